@@ -58,18 +58,17 @@ def tree_path(version: str, origin: str = "") -> Path:
 
 @contextmanager
 def new_folder(destination: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `destination` on success and is removed otherwise."""
+    """A path to make a folder at, which becomes `destination` on success and is removed otherwise."""
     destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    holder = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp's is 0o700
-        yield temporary
-        os.rename(temporary, destination)
+        yield holder / destination.name
+        os.rename(holder / destination.name, destination)
     except OSError as error:
         raise OverlayError(display(destination), f"it could not be written: {error}",
                            "nothing is left behind; mend that and run it again") from None
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(holder, ignore_errors=True)
 
 
 def display(path: Path) -> str:

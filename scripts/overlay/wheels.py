@@ -147,6 +147,7 @@ def build_tree(source: Path, destination: Path) -> Tree:
     site = open_site(source)
     build = read_build(site)
     with new_folder(destination) as root:
+        root.mkdir()
         _copy(site, root, {name: place for name in site.names() if (place := place_in_tree(name))})
         if not (root / NATIVE_FUNCTIONS).is_file():
             raise OverlayError(site.origin, f"this torch ({build.version}) has no {NATIVE_FUNCTIONS} in torchgen/packaged",
@@ -157,18 +158,14 @@ def build_tree(source: Path, destination: Path) -> Tree:
     return open_tree(destination)
 
 
-def unpack_site(wheel: Path, destination: Path, with_libs: bool = False) -> None:
-    """Unpacks what compiling against a torch takes, as in site-packages: Python and headers, and
-    with `with_libs` the shared libraries that linking takes."""
+def unpack_site(wheel: Path, destination: Path) -> None:
+    """Unpacks what compiling and linking against a torch takes, as in site-packages: Python, headers, libraries."""
     site = WheelFile(wheel)
-
-    def wanted(name: str) -> bool:
-        if name.startswith("torch/lib/"):
-            return with_libs and PurePosixPath(name).parent.name == "lib"
-        return name.startswith(("torch/", "torchgen/")) and not name.startswith(("torch/bin/", "torch/test/"))
-
+    unneeded = ("torch/bin/", "torch/share/", "torch/test/")
+    names = [name for name in site.names() if name.startswith(("torch/", "torchgen/")) and not name.startswith(unneeded)]
     with new_folder(destination) as root:
-        _copy(site, root, {name: name for name in site.names() if wanted(name)})
+        root.mkdir()
+        _copy(site, root, {name: name for name in names})
 
 
 def _copy(site: Site, root: Path, places: dict[str, str]) -> None:
