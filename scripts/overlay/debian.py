@@ -27,38 +27,54 @@ def fetch_source(version: str, suite: str, destination: Path) -> None:
     _require_tools()
     keyring = next((path for path in _KEYRINGS if path.is_file()), None)
     if keyring is None:
-        raise OverlayError("the Debian archive keyring", "it verifies the source package and is not installed",
-                           "apt-get install debian-archive-keyring")
+        raise OverlayError(
+            "the Debian archive keyring",
+            "it verifies the source package and is not installed",
+            "apt-get install debian-archive-keyring",
+        )
     for mirror in _mirrors():
         description = _download(version, suite, mirror, keyring)
         if description:
             with new_folder(destination) as tree:
                 _run(["dpkg-source", "--extract", str(description), str(tree)], cwd=description.parent)
             return
-    raise OverlayError(f"PyTorch {version} in Debian {suite}", "no configured mirror gave its source package; see above",
-                       "check the network and the mirror in APT's configuration, then run it again: it resumes")
+    raise OverlayError(
+        f"PyTorch {version} in Debian {suite}",
+        "no configured mirror gave its source package; see above",
+        "check the network and the mirror in APT's configuration, then run it again: it resumes",
+    )
 
 
 def _require_tools() -> None:
     if not shutil.which("apt-get"):
-        raise OverlayError("apt-get", "Debian's source package is fetched by APT, which this machine lacks",
-                           "use a Debian machine or container, or SOURCE=git")
+        raise OverlayError(
+            "apt-get",
+            "Debian's source package is fetched by APT, which this machine lacks",
+            "use a Debian machine or container, or SOURCE=git",
+        )
     if not shutil.which("dpkg-source"):
-        raise OverlayError("dpkg-source", "it unpacks the source package and is not installed", "apt-get install dpkg-dev")
+        raise OverlayError(
+            "dpkg-source", "it unpacks the source package and is not installed", "apt-get install dpkg-dev"
+        )
 
 
 def _mirrors() -> list[str]:
     """The Debian mirrors that APT is configured with, whatever the format of its lists."""
-    output = subprocess.run(["apt-get", "update", "--print-uris"], capture_output=True, text=True, env=_environment()).stdout
+    output = subprocess.run(
+        ["apt-get", "update", "--print-uris"], capture_output=True, text=True, env=_environment()
+    ).stdout
     mirrors = parse_mirrors(output, _SUITES | _own_suite())
     if not mirrors:
-        raise OverlayError("APT's configuration", "it names no Debian mirror to take the source package from",
-                           "use a Debian machine or container, or SOURCE=git")
+        raise OverlayError(
+            "APT's configuration",
+            "it names no Debian mirror to take the source package from",
+            "use a Debian machine or container, or SOURCE=git",
+        )
     return mirrors
 
 
 def parse_mirrors(uris: str, suites: set[str]) -> list[str]:
-    """The mirrors in the output of `apt-get update --print-uris`: lines such as '<mirror>/dists/<suite>/InRelease' ..."""
+    """The mirrors in what `apt-get update --print-uris` prints: '<mirror>/dists/<suite>/InRelease' lines."""
     found = re.findall(r"^'(\S+?)/dists/([^/\s]+)/InRelease'", uris, re.MULTILINE)
     return list(dict.fromkeys(mirror for mirror, suite in found if suite in suites))
 
@@ -71,7 +87,9 @@ def _own_suite() -> set[str]:
 
 def _download(version: str, suite: str, mirror: str, keyring: Path) -> Path | None:
     """The downloaded .dsc file, or None where this mirror does not give it."""
-    print(f"Debian {suite}: package lists (about 11 MB) and PyTorch's source (about 27 MB) from {mirror}", file=sys.stderr)
+    print(
+        f"Debian {suite}: package lists (about 11 MB) and PyTorch's source (about 27 MB) from {mirror}", file=sys.stderr
+    )
     config = _private_apt(suite, mirror, keyring)
     sources = BUILD / "sources" / suite
     sources.mkdir(parents=True, exist_ok=True)
@@ -103,20 +121,26 @@ def _private_apt(suite: str, mirror: str, keyring: Path) -> Path:
 
 
 def _package_version(config: Path, version: str, suite: str) -> str:
-    output = subprocess.run(["apt-cache", "-c", str(config), "showsrc", "pytorch"], capture_output=True, text=True,
-                            env=_environment()).stdout
+    output = subprocess.run(
+        ["apt-cache", "-c", str(config), "showsrc", "pytorch"], capture_output=True, text=True, env=_environment()
+    ).stdout
     versions = re.findall(r"^Version: (\S+)$", output, re.MULTILINE)
     for found in versions:
         if re.split(r"[+~-]", found)[0] == version:
             return found
-    raise OverlayError(f"Debian {suite}", f"it has PyTorch {', '.join(versions) or 'in no version'}, not {version}",
-                       "`debian` in versions.toml names the Debian release")
+    raise OverlayError(
+        f"Debian {suite}",
+        f"it has PyTorch {', '.join(versions) or 'in no version'}, not {version}",
+        "`debian` in versions.toml names the Debian release",
+    )
 
 
 def _run(command: list[str], cwd: Path | None = None) -> None:
     status = subprocess.run(command, cwd=cwd, stdout=sys.stderr, env=_environment()).returncode
     if status:
-        raise OverlayError(" ".join(command[:1] + command[-2:]), f"it failed with status {status}; its messages are above")
+        raise OverlayError(
+            " ".join(command[:1] + command[-2:]), f"it failed with status {status}; its messages are above"
+        )
 
 
 def _environment() -> dict[str, str]:

@@ -28,11 +28,17 @@ _WHEELS = BUILD / "wheels"
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("fetch", help="fetch the PyTorch tree of a release", description=__doc__)
     parser.add_argument("version", help="a release such as 2.14.1, or `newest`")
-    parser.add_argument("--source", choices=SOURCES,
-                        help="default: the torch of this interpreter if it is that release, else `tree` in versions.toml")
+    parser.add_argument(
+        "--source",
+        choices=SOURCES,
+        help="default: the torch of this interpreter if it is that release, else `tree` in versions.toml",
+    )
     parser.add_argument("--platform", choices=tuple(PLATFORMS), help="whose wheel (default: macos-arm64, the smallest)")
-    parser.add_argument("--site", action="store_true",
-                        help="unpack this machine's wheel as it would be installed, to compile and link against")
+    parser.add_argument(
+        "--site",
+        action="store_true",
+        help="unpack this machine's wheel as it would be installed, to compile and link against",
+    )
     parser.add_argument("--dry-run", action="store_true", help="only print the command that downloads")
     parser.set_defaults(run=run)
 
@@ -43,8 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise OverlayError(f"VERSION={version}", "a release is named as in versions.toml, such as 2.14.1")
     if arguments.dry_run:
         source = arguments.source or default_source(version)
-        commands = {"git": clone_command(version, tree_path(version, "git")),
-                    "wheel": download_command(version, arguments.platform or "macos-arm64", _WHEELS)}
+        commands = {
+            "git": clone_command(version, tree_path(version, "git")),
+            "wheel": download_command(version, arguments.platform or "macos-arm64", _WHEELS),
+        }
         if source not in commands:
             raise OverlayError(f"--dry-run with {source}", "only wheel and git download by one command")
         print(" ".join(commands[source]))
@@ -87,8 +95,11 @@ def fetch_tree(version: str, source: str | None = None, platform: str | None = N
     elif source == "debian":
         release = find_release(version)
         if release is None or not release.debian:
-            raise OverlayError(f"VERSION={version} SOURCE=debian", "versions.toml names no Debian release for it",
-                               "SOURCE=git has every release")
+            raise OverlayError(
+                f"VERSION={version} SOURCE=debian",
+                "versions.toml names no Debian release for it",
+                "SOURCE=git has every release",
+            )
         debian.fetch_source(version, release.debian, destination)
     else:
         _clone(version, destination)
@@ -111,16 +122,29 @@ def download_wheel(version: str, platform: str) -> Path:
         print(f"torch {version}, {platform} wheel: {PLATFORMS[platform]}", file=sys.stderr)
         with new_folder(cache) as folder:
             if subprocess.run(download_command(version, platform, folder), stdout=sys.stderr).returncode:
-                raise OverlayError(f"torch {version} ({platform})", "pip could not download its wheel; its messages are above",
-                                   "check the version and the network, then run it again")
+                raise OverlayError(
+                    f"torch {version} ({platform})",
+                    "pip could not download its wheel; its messages are above",
+                    "check the version and the network, then run it again",
+                )
     return next(cache.glob("torch-*.whl"))
 
 
 def download_command(version: str, platform: str, destination: Path) -> list[str]:
     # pip takes a platform as the newest one allowed
     options = ["--platform", "macosx_26_0_arm64"] if platform == "macos-arm64" else []
-    return [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", *options,
-            "--dest", str(destination), f"torch=={version}"]
+    return [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        *options,
+        "--dest",
+        str(destination),
+        f"torch=={version}",
+    ]
 
 
 def newest_version() -> str:
@@ -128,27 +152,46 @@ def newest_version() -> str:
     output = subprocess.run(command, capture_output=True, text=True)
     match = re.match(r"torch \((\d+\.\d+\.\d+)", output.stdout)
     if not match:
-        raise OverlayError("VERSION=newest", f"pip could not tell the newest release: {output.stderr.strip()}",
-                           "name a release, such as VERSION=2.14.1")
+        raise OverlayError(
+            "VERSION=newest",
+            f"pip could not tell the newest release: {output.stderr.strip()}",
+            "name a release, such as VERSION=2.14.1",
+        )
     return match[1]
 
 
 def clone_command(version: str, destination: Path) -> list[str]:
-    return ["git", "clone", "--depth", "1", "--branch", f"v{version}", "--recurse-submodules", "--shallow-submodules",
-            REPOSITORY, str(destination)]
+    return [
+        "git",
+        "clone",
+        "--depth",
+        "1",
+        "--branch",
+        f"v{version}",
+        "--recurse-submodules",
+        "--shallow-submodules",
+        REPOSITORY,
+        str(destination),
+    ]
 
 
 def _clone(version: str, destination: Path) -> None:
     print(f"git clone of PyTorch v{version} with its submodules: about 3 GB, 5 to 30 minutes", file=sys.stderr)
     with new_folder(destination) as tree:
         if subprocess.run(clone_command(version, tree), stdout=sys.stderr).returncode:
-            raise OverlayError(f"git clone of v{version}", "it failed; its messages are above",
-                               f"check the network and that the tag exists, then run it again ({display(destination)} is not there)")
+            raise OverlayError(
+                f"git clone of v{version}",
+                "it failed; its messages are above",
+                f"check the network and that the tag exists, then run it again ({display(destination)} is not there)",
+            )
 
 
 def _installed(version: str) -> Path:
     found = installed_version()
     if found != version:
-        raise OverlayError(f"{sys.executable}: torch {found or 'none'}", f"SOURCE=installed takes the torch of this interpreter, and {version} was asked for",
-                           f"make fetch VERSION={version} SOURCE=wheel, or TORCH={version}")
+        raise OverlayError(
+            f"{sys.executable}: torch {found or 'none'}",
+            f"SOURCE=installed takes the torch of this interpreter, and {version} was asked for",
+            f"make fetch VERSION={version} SOURCE=wheel, or TORCH={version}",
+        )
     return wheels.installed_site(Path(sys.executable))

@@ -42,12 +42,18 @@ def open_tree(root: Path) -> Tree:
         marker = json.loads((root / MARKER).read_text())
         return Tree(root, "wheel", Version(marker["version"]), marker["origin"])
     if (root / "torch" / "version.py").is_file() and not (root / "aten").exists():
-        raise OverlayError(place, "this is an installed torch, whose files are never changed",
-                           "build a tree from it: make fetch TORCH=<its version>, or use it as it is: make wheel-mode")
+        raise OverlayError(
+            place,
+            "this is an installed torch, whose files are never changed",
+            "build a tree from it: make fetch TORCH=<its version>, or use it as it is: make wheel-mode",
+        )
     missing = [name for name in ("version.txt", NATIVE_FUNCTIONS, "torch/__init__.py") if not (root / name).is_file()]
     if missing:
-        raise OverlayError(place, f"this is no PyTorch tree: {', '.join(missing)} not found",
-                           "name the root of a PyTorch checkout with TREE=, or a release with VERSION=")
+        raise OverlayError(
+            place,
+            f"this is no PyTorch tree: {', '.join(missing)} not found",
+            "name the root of a PyTorch checkout with TREE=, or a release with VERSION=",
+        )
     return Tree(root, "source", _source_version(root), _source_origin(root))
 
 
@@ -65,8 +71,11 @@ def new_folder(destination: Path) -> Iterator[Path]:
         yield holder / destination.name
         os.rename(holder / destination.name, destination)
     except OSError as error:
-        raise OverlayError(display(destination), f"it could not be written: {error}",
-                           "nothing is left behind; mend that and run it again") from None
+        raise OverlayError(
+            display(destination),
+            f"it could not be written: {error}",
+            "nothing is left behind; mend that and run it again",
+        ) from None
     finally:
         shutil.rmtree(holder, ignore_errors=True)
 
@@ -89,7 +98,9 @@ def _source_version(root: Path) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
-        raise OverlayError(f"{display(root)}/version.txt", f"it holds a version such as 2.14.1 or 2.15.0a0, not `{text}`") from None
+        raise OverlayError(
+            f"{display(root)}/version.txt", f"it holds a version such as 2.14.1 or 2.15.0a0, not `{text}`"
+        ) from None
 
 
 def _source_origin(root: Path) -> str:

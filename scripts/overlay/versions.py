@@ -53,7 +53,9 @@ def load_releases(path: Path = VERSIONS) -> list[Release]:
     for flag in ("default", "reference"):
         marked = [release.version for release in releases if getattr(release, flag)]
         if len(marked) != 1:
-            raise OverlayError(path.name, f"exactly one release is `{flag} = true`; found: {', '.join(marked) or 'none'}")
+            raise OverlayError(
+                path.name, f"exactly one release is `{flag} = true`; found: {', '.join(marked) or 'none'}"
+            )
     return releases
 
 
@@ -61,7 +63,7 @@ def _load_release(entry: dict[str, Any], name: str) -> Release:
     version = entry.get("version")
     place = f"{name}: {version}"
     if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise OverlayError(place, "a release has a `version` such as \"2.13.0\"")
+        raise OverlayError(place, 'a release has a `version` such as "2.13.0"')
     unknown = entry.keys() - _FIELDS
     if unknown:
         raise OverlayError(place, f"unknown field {', '.join(sorted(unknown))}; known: {', '.join(sorted(_FIELDS))}")
@@ -72,7 +74,7 @@ def _load_release(entry: dict[str, Any], name: str) -> Release:
         if entry.get(field) not in values:
             raise OverlayError(place, f"`{field}` is one of {', '.join(values)}, not `{entry.get(field)}`")
     if (entry["tree"] == "debian") != bool(entry.get("debian")):
-        raise OverlayError(place, "`debian` names the Debian release, where `tree` is \"debian\" and only there")
+        raise OverlayError(place, '`debian` names the Debian release, where `tree` is "debian" and only there')
     return Release(**{**entry, "parts": tuple(parts)})
 
 

@@ -85,7 +85,9 @@ class WheelFile:
         try:
             self.archive = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
-            raise OverlayError(display(path), f"this is no wheel file: {error}", "remove it and fetch it again") from None
+            raise OverlayError(
+                display(path), f"this is no wheel file: {error}", "remove it and fetch it again"
+            ) from None
         self.origin = path.name
 
     def names(self) -> Iterator[str]:
@@ -104,15 +106,20 @@ def installed_site(python: Path) -> Path:
     """The site-packages folder that holds the torch of an interpreter; torch is not imported."""
     code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
     try:
-        origin = subprocess.run([python, "-c", code], cwd="/", check=True, capture_output=True, text=True).stdout.strip()
+        origin = subprocess.run(
+            [python, "-c", code], cwd="/", check=True, capture_output=True, text=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
         raise OverlayError(str(python), f"this is no working Python interpreter: {error}") from None
     if not origin:
         raise OverlayError(str(python), "this interpreter has no torch", f"{python} -m pip install torch")
     site = Path(origin).parents[1]
     if not (site / "torchgen" / "packaged").is_dir():
-        raise OverlayError(str(site), "this torch was not installed from a wheel: it holds no torchgen/packaged",
-                           "for a source build, name its checkout with TREE=")
+        raise OverlayError(
+            str(site),
+            "this torch was not installed from a wheel: it holds no torchgen/packaged",
+            "for a source build, name its checkout with TREE=",
+        )
     return site
 
 
@@ -150,8 +157,11 @@ def build_tree(source: Path, destination: Path) -> Tree:
         root.mkdir()
         _copy(site, root, {name: place for name in site.names() if (place := place_in_tree(name))})
         if not (root / NATIVE_FUNCTIONS).is_file():
-            raise OverlayError(site.origin, f"this torch ({build.version}) has no {NATIVE_FUNCTIONS} in torchgen/packaged",
-                               "use a release of versions.toml")
+            raise OverlayError(
+                site.origin,
+                f"this torch ({build.version}) has no {NATIVE_FUNCTIONS} in torchgen/packaged",
+                "use a release of versions.toml",
+            )
         parts = sorted(entry.name for entry in root.iterdir())
         marker = {**build.__dict__, "origin": site.origin, "parts": parts}
         (root / MARKER).write_text(json.dumps(marker, indent=1) + "\n")
@@ -162,7 +172,9 @@ def unpack_site(wheel: Path, destination: Path) -> None:
     """Unpacks what compiling and linking against a torch takes, as in site-packages: Python, headers, libraries."""
     site = WheelFile(wheel)
     unneeded = ("torch/bin/", "torch/share/", "torch/test/")
-    names = [name for name in site.names() if name.startswith(("torch/", "torchgen/")) and not name.startswith(unneeded)]
+    names = [
+        name for name in site.names() if name.startswith(("torch/", "torchgen/")) and not name.startswith(unneeded)
+    ]
     with new_folder(destination) as root:
         root.mkdir()
         _copy(site, root, {name: name for name in names})

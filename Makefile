@@ -1,0 +1,71 @@
+# aten-overlay: `make help` lists the targets.
+
+PYTHON ?= python3
+export PYTHONPATH := $(CURDIR)/scripts
+
+# Make 4.3 does not export PYTHONPATH to $(shell). An older Python fails here, and `make doctor` says so.
+DEFAULT_TORCH := $(shell PYTHONPATH=scripts $(PYTHON) -m overlay.versions 2>/dev/null)
+TORCH ?= $(DEFAULT_TORCH)
+VERSION ?= $(TORCH)
+TREE ?= build/trees/$(VERSION)
+OP ?= causal_conv1d
+DEVICE ?= cpu
+
+VENV := .venv$(if $(filter-out $(DEFAULT_TORCH),$(TORCH)),-$(TORCH))
+VENV_PYTHON := $(VENV)/bin/python
+OVERLAY := $(VENV_PYTHON) -m overlay
+READY := $(VENV)/.ready
+
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test test-full lint clean
+
+help:
+	@echo "make <target> [VARIABLE=value ...]"
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print "\n" substr($$0, 5)} \
+	     /^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "TORCH=$(TORCH) is the release in $(VENV), VERSION=$(VERSION) a fetched tree, TREE=$(TREE) any tree."
+
+##@ With an installed torch (needs Python, make and a C++ compiler; makes .venv itself)
+doctor: ## what this machine has, what is needed, how to mend it
+	@$(PYTHON) -m overlay.doctor $(VENV)
+
+demo: $(READY) ## build the operators, check and time them              [TORCH=]
+	@$(VENV_PYTHON) scripts/demo.py
+
+wheel-mode: $(READY) ## build them for `import torch_overlay`                 [TORCH=]
+	@$(OVERLAY) wheel-mode --python $(VENV_PYTHON)
+
+bench: $(READY) ## compare an operator with its PyTorch equivalent      [OP=] [DEVICE=]
+	@$(VENV_PYTHON) benchmarks/$(OP).py --device $(DEVICE)
+
+##@ With a PyTorch tree
+fetch: $(READY) ## bring a tree to build/trees/      VERSION= [SOURCE=wheel|debian|git] [PLATFORM=]
+	@$(OVERLAY) fetch $(VERSION) $(if $(SOURCE),--source $(SOURCE)) $(if $(PLATFORM),--platform $(PLATFORM))
+
+apply: ## put the overlay into it             [TREE=|VERSION=]
+check: ## a dry run: what each edit would do  [TREE=|VERSION=|VERSION=newest]
+status: ## what is applied                     [TREE=|VERSION=]
+diff: ## what is applied, or would be, as a diff
+patch: ## the same as one file that `git apply` takes
+revert: ## take it out again, every byte
+rebase: ## after an update of the tree: apply again, and say what moved
+apply check status diff patch revert rebase: $(READY)
+	@$(if $(filter newest,$(VERSION)),tree="$$($(OVERLAY) fetch newest)",tree="$(TREE)") && $(OVERLAY) $@ "$$tree"
+
+##@ For a change to this repository
+test: $(READY) ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
+	@$(VENV_PYTHON) -m pytest tests $(PYTEST_ARGS)
+
+lint: $(READY) ## ruff over the Python, and the patch files' own rules
+	@$(VENV_PYTHON) -m ruff check
+
+clean: ## remove everything generated: build/ with its trees, and .venv*
+	rm -rf build .venv .venv-*
+
+# The stamp comes last, so an interrupted installation goes on where it stopped.
+$(READY): scripts/requirements.txt tests/requirements.txt
+	@$(PYTHON) -m overlay.doctor $(VENV) >/dev/null || { $(PYTHON) -m overlay.doctor $(VENV); exit 1; }
+	@echo "Installing torch $(TORCH) and the tools into $(VENV): 1 to 10 minutes"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV_PYTHON) -m pip install --disable-pip-version-check "torch==$(TORCH)" $(^:%=-r %)
+	@touch $@
