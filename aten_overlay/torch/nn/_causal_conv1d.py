@@ -73,11 +73,11 @@ def causal_conv1d(
 
     Example::
 
-        >>> conv = torch.randn(8, 64, 256)
+        >>> input = torch.randn(8, 64, 256)
         >>> weight, bias = torch.randn(64, 4), torch.randn(64)
-        >>> out = F.causal_conv1d(conv, weight, bias, "silu")
-        >>> head, state = F.causal_conv1d(conv[..., :100], weight, bias, "silu", return_final_state=True)
-        >>> tail = F.causal_conv1d(conv[..., 100:], weight, bias, "silu", initial_state=state)
+        >>> out = F.causal_conv1d(input, weight, bias, "silu")
+        >>> head, state = F.causal_conv1d(input[..., :100], weight, bias, "silu", return_final_state=True)
+        >>> tail = F.causal_conv1d(input[..., 100:], weight, bias, "silu", initial_state=state)
         >>> torch.equal(out, torch.cat([head, tail], -1))
         True
     """

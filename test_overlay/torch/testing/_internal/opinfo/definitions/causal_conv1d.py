@@ -1,0 +1,191 @@
+# mypy: ignore-errors
+
+from functools import partial
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch.testing import make_tensor
+from torch.testing._internal.common_dtype import floating_types_and
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+
+
+def reference_causal_conv1d(
+    input,
+    weight,
+    bias=None,
+    activation=None,
+    *,
+    initial_state=None,
+    return_final_state=False,
+    seq_idx=None,
+    cu_seqlens=None,
+):
+    """causal_conv1d as its definition reads, one output position at a time, for any dtype.
+
+    Given float64 tensors it is what the kernels are tested against. Differentiable.
+    """
+    if input.dim() == 2:
+        out, state = reference_causal_conv1d(
+            input[None],
+            weight,
+            bias,
+            activation,
+            initial_state=initial_state if initial_state is None or cu_seqlens is not None else initial_state[None],
+            return_final_state=True,
+            seq_idx=None if seq_idx is None else seq_idx[None],
+            cu_seqlens=cu_seqlens,
+        )
+        state = state if cu_seqlens is not None else state[0]
+        return (out[0], state) if return_final_state else out[0]
+
+    weight = weight.flatten(1)
+    width = weight.size(1)
+    if cu_seqlens is not None:
+        segments = list(zip(cu_seqlens.tolist(), cu_seqlens[1:].tolist()))
+        rows = [(0, start, end) for start, end in segments]
+    else:
+        rows = [(b, 0, input.size(2)) for b in range(input.size(0))]
+
+    outs, states = [], []
+    for n, (b, start, end) in enumerate(rows):
+        x = input[b, :, start:end]
+        first = x.new_zeros(x.size(0), width - 1) if initial_state is None else initial_state[n]
+        x = torch.cat([first, x], -1)  # column c is position c - (width - 1)
+        length = end - start
+        if seq_idx is None:
+            index = [0] * length
+        else:
+            index = seq_idx[b, start:end].tolist()
+        # The initial state has the index of position 0.
+        index = ([index[0]] if index else [0]) * (width - 1) + index
+
+        columns = []
+        for t in range(length):
+            here = index[t + width - 1]
+            if here < 0:
+                columns.append(x.new_zeros(x.size(0)))
+                continue
+            z = x.new_zeros(x.size(0)) if bias is None else bias
+            for w in range(width):
+                if index[t + w] == here:
+                    z = z + weight[:, w] * x[:, t + w]
+            columns.append(z if activation is None else F.silu(z))
+        outs.append(torch.stack(columns, -1) if columns else x.new_empty(x.size(0), 0))
+
+        last = max((t for t in range(length) if index[t + width - 1] >= 0), default=None)
+        places = []
+        for j in range(width - 1):
+            if length == 0:
+                places.append(x[:, j])
+            elif last is not None and index[last + 1 + j] == index[last + width - 1]:
+                places.append(x[:, last + 1 + j])
+            else:
+                places.append(x.new_zeros(x.size(0)))
+        states.append(torch.stack(places, -1) if places else x.new_empty(x.size(0), 0))
+
+    if cu_seqlens is not None:
+        out = torch.cat(outs, -1)[None] if outs else torch.empty_like(input)
+    else:
+        out = torch.stack(outs) if outs else torch.empty_like(input)
+    if not return_final_state:
+        return out
+    return out, torch.stack(states) if states else input.new_empty(0, input.size(1), width - 1)
+
+
+def sample_inputs_causal_conv1d(op_info, device, dtype, requires_grad, **kwargs):
+    make = partial(make_tensor, device=device, dtype=dtype, requires_grad=requires_grad)
+    index = partial(torch.tensor, device=device)
+
+    # batch, channels, time, width
+    sizes = [(2, 3, 7, 4), (1, 5, 9, 2), (2, 1, 3, 5), (3, 2, 4, 1), (2, 3, 1, 3), (0, 3, 4, 3), (2, 3, 0, 3)]
+    for (b, d, t, w), bias, activation in product(sizes, (True, False), (None, "silu")):
+        yield SampleInput(make(b, d, t), make(d, w), make(d) if bias else None, activation)
+    # unbatched; the module's weight; the other spelling
+    yield SampleInput(make(3, 8), make(3, 1, 4), make(3), "swish")
+    # channels-last, and a slice of a fused projection
+    x = make(2, 9, 4)
+    yield SampleInput(x.detach().transpose(1, 2).requires_grad_(requires_grad), make(4, 3), make(4), "silu")
+    x = make_tensor(2, 12, 9, device=device, dtype=dtype)
+    yield SampleInput(x[:, 4:8, 1:].requires_grad_(requires_grad), make(4, 3), make(4), "silu")
+    # states
+    for activation in (None, "silu"):
+        yield SampleInput(make(2, 3, 6), make(3, 4), make(3), activation, initial_state=make(2, 3, 3))
+        yield SampleInput(make(2, 3, 2), make(3, 4), make(3), activation, initial_state=make(2, 3, 3))
+    # packed sequences
+    yield SampleInput(
+        make(2, 3, 8),
+        make(3, 4),
+        make(3),
+        "silu",
+        initial_state=make(2, 3, 3),
+        seq_idx=index([[0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, -1, -1]], dtype=torch.int32),
+    )
+    yield SampleInput(
+        make(1, 3, 8),
+        make(3, 4),
+        make(3),
+        "silu",
+        initial_state=make(4, 3, 3),
+        cu_seqlens=index([0, 3, 3, 4, 8]),
+    )
+
+
+def sample_inputs_causal_conv1d_with_state(op_info, device, dtype, requires_grad, **kwargs):
+    for sample in sample_inputs_causal_conv1d(op_info, device, dtype, requires_grad, **kwargs):
+        sample.kwargs["return_final_state"] = True
+        yield sample
+
+
+def error_inputs_causal_conv1d(op_info, device, **kwargs):
+    make = partial(make_tensor, device=device, dtype=torch.float32)
+
+    def error(regex, *args, error_type=ValueError, **kwargs):
+        return ErrorInput(SampleInput(*args, **kwargs), error_type=error_type, error_regex=regex)
+
+    x, w = make(2, 3, 5), make(3, 4)
+    index = torch.zeros(2, 5, dtype=torch.int64, device=device)
+    yield error(r"expected input to be \[B, D, T\] or \[D, T\], but got \[5\]", make(5), w)
+    yield error("expected input to be float32, float64, float16 or bfloat16", x.long(), w, error_type=TypeError)
+    yield error(r"expected weight to be .* D = 3, but got \[4, 4\]", x, make(4, 4))
+    yield error(r"at least one tap \(W >= 1\), but got \[3, 0\]", x, make(3, 0))
+    yield error("expected weight to have the input's dtype", x, w.double(), error_type=TypeError)
+    yield error(r"expected bias to be \[D\] = \[3\], but got \[4\]", x, w, make(4))
+    yield error("expected bias to have the dtype of weight", x, w, make(3).double(), error_type=TypeError)
+    yield error("expected activation to be None, 'silu' or 'swish', but got 'relu'", x, w, None, "relu")
+    yield error(r"expected initial_state to be .* = \[2, 3, 3\], but got \[2, 3, 4\]", x, w, initial_state=make(2, 3, 4))
+    yield error(r"expected seq_idx to be \[B, T\] = \[2, 5\], but got \[2, 4\]", x, w, seq_idx=index[:, :4])
+    yield error("expected seq_idx to be int32 or int64", x, w, seq_idx=index.double(), error_type=TypeError)
+    yield error("expected B = 1, but got B = 2", x, w, cu_seqlens=index[0, :2])
+    yield error("give one of them", x[:1], w, seq_idx=index[:1], cu_seqlens=index[0, :2])
+
+
+op_db: list[OpInfo] = [
+    OpInfo(
+        "nn.functional.causal_conv1d",
+        aten_name="causal_conv1d",
+        ref=reference_causal_conv1d,
+        dtypes=floating_types_and(torch.float16, torch.bfloat16),
+        sample_inputs_func=sample_inputs_causal_conv1d,
+        error_inputs_func=error_inputs_causal_conv1d,
+        supports_out=False,
+        supports_gradgrad=True,
+        supports_forward_ad=True,
+        supports_fwgrad_bwgrad=True,
+        gradcheck_fast_mode=True,
+    ),
+    OpInfo(
+        "nn.functional.causal_conv1d",
+        variant_test_name="with_state",
+        aten_name="_causal_conv1d_with_state",
+        ref=reference_causal_conv1d,
+        dtypes=floating_types_and(torch.float16, torch.bfloat16),
+        sample_inputs_func=sample_inputs_causal_conv1d_with_state,
+        error_inputs_func=error_inputs_causal_conv1d,
+        supports_out=False,
+        supports_gradgrad=True,
+        supports_forward_ad=True,
+        supports_fwgrad_bwgrad=True,
+        gradcheck_fast_mode=True,
+    ),
+]
