@@ -1,0 +1,32 @@
+"""Fixtures shared by the tests: real trees, fetched once into build/test-trees and never changed there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "scripts"))
+
+from overlay import fetch, trees  # noqa: E402
+from overlay.paths import BUILD  # noqa: E402
+
+
+def _fetched(version: str) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "TREES", BUILD / "test-trees")  # build/trees is the user's, and may be patched
+        return fetch.fetch_tree(version)
+
+
+@pytest.fixture(scope="session")
+def tree_2_14_1() -> Path:
+    """The wheel tree of the reference release. Copy it before changing it."""
+    return _fetched("2.14.1")
+
+
+@pytest.fixture(scope="session")
+def tree_2_6_0() -> Path:
+    """The source tree of Debian 13. Copy it before changing it."""
+    return _fetched("2.6.0")
