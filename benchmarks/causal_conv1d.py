@@ -1,0 +1,83 @@
+"""causal_conv1d against F.pad + F.conv1d + F.silu: time as ratios in one run, and extra memory.
+
+    make bench OP=causal_conv1d DEVICE=cpu
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+import torch_overlay  # noqa: F401
+from harness import Comparison, compare, extra_memory, machine
+
+B, D, T, W = 4, 2048, 2048, 4
+
+
+def eager(x, weight, bias):
+    """What one writes without the operator."""
+    width = weight.size(-1)
+    return F.silu(F.conv1d(F.pad(x, (width - 1, 0)), weight[:, None], bias, groups=x.size(1)))
+
+
+def overlay(x, weight, bias):
+    return F.causal_conv1d(x, weight, bias, "silu")
+
+
+def inputs(dtype: torch.dtype, layout: str, batch: int = B, channels: int = D, time: int = T, width: int = W):
+    """input, weight, bias (leaves that want gradients) and grad_output."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, time).to(dtype)
+    grad = torch.randn(batch, channels, time).to(dtype)
+    if layout == "channels-last":
+        x, grad = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (x, grad))
+    weight, bias = torch.randn(channels, width).to(dtype), torch.randn(channels).to(dtype)
+    return [t.requires_grad_() for t in (x, weight, bias)], grad
+
+
+def forward_backward(function, tensors, grad):
+    return torch.autograd.grad(function(*tensors), tensors, grad)
+
+
+def run_forward(function, tensors):
+    with torch.no_grad():
+        return function(*tensors)
+
+
+def measure(dtype: torch.dtype, layout: str, rounds: int) -> tuple[Comparison, Comparison]:
+    tensors, grad = inputs(dtype, layout)
+    sides = {"overlay": overlay, "eager": eager}
+    forward = compare({name: lambda f=f: run_forward(f, tensors) for name, f in sides.items()}, rounds)
+    both = compare({name: lambda f=f: forward_backward(f, tensors, grad) for name, f in sides.items()}, rounds)
+    return forward, both
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu"])
+    parser.add_argument("--rounds", type=int, default=15)
+    arguments = parser.parse_args()
+
+    print(f"causal_conv1d, B={B} D={D} T={T} W={W}, bias, SiLU; {machine()}")
+    print(f"median (20th..80th percentile) of {arguments.rounds} interleaved rounds; memory beyond the arguments\n")
+    print("| dtype | layout | pass | overlay, ms | F.pad + F.conv1d + F.silu, ms | times faster | memory, MiB | theirs |")
+    print("|---|---|---|---|---|---|---|---|")
+    for dtype in (torch.float32, torch.bfloat16):
+        for layout in ("contiguous", "channels-last"):
+            forward, both = measure(dtype, layout, arguments.rounds)
+            tensors, grad = inputs(dtype, layout)
+            for name, result, call in (
+                ("forward", forward, lambda f: run_forward(f, tensors)),
+                ("both", both, lambda f: forward_backward(f, tensors, grad)),
+            ):
+                memory = [f"{extra_memory(lambda f=f: call(f)) / 2**20:.0f}" for f in (overlay, eager)]
+                print(
+                    f"| {str(dtype)[6:]} | {layout} | {name} | {result.time('overlay'):.1f} | {result.time('eager'):.1f} "
+                    f"| {result.speedup('overlay', over='eager'):.1f} | {memory[0]} | {memory[1]} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
