@@ -8,97 +8,99 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(REPO / "benchmarks")]
-
-from measure import compare, peak_bytes  # noqa: E402
-
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-B, D, T, W = 4, 2048, 2048, 4
 ROUNDS = 9
-# The largest error, relative to the largest value of the float64 result. bfloat16 has 8 bits: half a unit is 2 ** -9.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
-NAMES = ("output", "grad_input", "grad_weight", "grad_bias")
+# The largest error relative to the float64 result's largest value; 2 ** -8 is one unit in bfloat16's last place.
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
+RESULTS = ("output", "grad_input", "grad_weight", "grad_bias")
 
 
-def ours(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.causal_conv1d(input, weight, bias, "silu")
+class DemoError(Exception):
+    pass
 
 
-def peer(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.silu(F.conv1d(F.pad(input, (W - 1, 0)), weight[:, None], bias, groups=D))
-
-
-def forward_backward(function: Callable[..., Tensor], inputs: list[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-    output = function(*inputs)
-    return output.detach(), *torch.autograd.grad(output, inputs, grad)
-
-
-def relative_errors(results: tuple[Tensor, ...], exact: tuple[Tensor, ...]) -> list[float]:
-    return [((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(results, exact)]
+def overlay(*arguments: str, **options) -> str:
+    """Runs a command of the tool; its messages go straight to the terminal."""
+    run = subprocess.run([sys.executable, "-m", "overlay", *arguments], cwd=REPO, text=True, **options)
+    if run.returncode:
+        raise DemoError(f"`overlay {arguments[0]}` failed; its messages are above")
+    return (run.stdout or "").strip()
 
 
 def build() -> None:
-    command = [sys.executable, "-m", "overlay", "wheel-mode", "--python", sys.executable]
-    if subprocess.run(command, cwd=REPO).returncode:
-        raise RuntimeError("wheel mode did not build; its messages are above")
+    print("1. The tree that this torch's wheel holds, and what each edit would do to it", flush=True)
+    tree = overlay("fetch", torch.__version__.partition("+")[0], stdout=subprocess.PIPE)
+    overlay("check", tree)
+    print("\n2. The operators, generated and compiled beside the wheel", flush=True)
+    overlay("wheel-mode", "--python", sys.executable)
 
 
-def check_and_time(dtype: torch.dtype) -> list[str]:
-    """Prints the rows of one dtype and returns what failed."""
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((B, D, T), (D, W), (D,), (B, D, T))
-    *inputs, grad = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
-    inputs = [tensor.requires_grad_() for tensor in inputs]
-    exact = forward_backward(peer, [tensor.detach().double().requires_grad_() for tensor in inputs], grad.double())
+def compare_with_eager(dtype: torch.dtype) -> list[str]:
+    """Prints one dtype's rows and returns what failed."""
+    import causal_conv1d as benchmark
+    from harness import extra_memory
 
-    errors = {function: relative_errors(forward_backward(function, inputs, grad), exact) for function in (ours, peer)}
-    for name, mine, theirs in zip(NAMES, errors[ours], errors[peer]):
-        print(f"  error of {name:11}  {mine:8.1e}   PyTorch {theirs:8.1e}")
+    tensors, grad = benchmark.inputs(dtype, "contiguous")
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    exact = results(benchmark.eager, wide, grad.double())
+    ours, eager = (
+        relative_errors(results(function, tensors, grad), exact) for function in (benchmark.overlay, benchmark.eager)
+    )
+    for name, mine, theirs in zip(RESULTS, ours, eager):
+        print(f"  {name:12} error {mine:.1e}   eager {theirs:.1e}")
 
-    def forward(function: Callable[..., Tensor]) -> Tensor:
-        with torch.no_grad():
-            return function(*inputs)
+    forward, both = benchmark.measure(dtype, "contiguous", ROUNDS)
+    for name, times, call in (
+        ("forward", forward, lambda function: benchmark.run_forward(function, tensors)),
+        ("both", both, lambda function: benchmark.forward_backward(function, tensors, grad)),
+    ):
+        memory = [extra_memory(lambda: call(function)) for function in (benchmark.overlay, benchmark.eager)]  # noqa: B023
+        mib = ["?" if used is None else f"{used / 2**20:.0f} MiB" for used in memory]
+        ratio = times.speedup("overlay", over="eager")
+        print(f"  {name:12} {ratio:.1f} times as fast   extra memory {mib[0]}, eager {mib[1]}", flush=True)
 
-    passes = {"forward": forward, "forward + backward": lambda function: forward_backward(function, inputs, grad)}
-    for name, run in passes.items():
-        ratio = compare(lambda: run(ours), lambda: run(peer), ROUNDS).ratio  # noqa: B023  called at once
-        memory = [peak_bytes(lambda: run(function)) / 2**20 for function in (ours, peer)]  # noqa: B023
-        print(
-            f"  {name:20}  {ratio.median:4.1f} times as fast ({ratio.low:.1f} to {ratio.high:.1f})"
-            f"   memory {memory[0]:5.0f} MiB, PyTorch {memory[1]:5.0f} MiB"
-        )
-    limit = TOLERANCE[dtype]
+    limit = TOLERANCES[dtype]
     return [
-        f"{dtype} {name}: error {error:.1e} is above {limit:.1e}"
-        for name, error in zip(NAMES, errors[ours])
+        f"{dtype} {name}: error {error:.1e}, above {limit:.1e}"
+        for name, error in zip(RESULTS, ours)
         if not error <= limit
     ]
 
 
+def results(function, tensors: list[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    output = function(*tensors)
+    return output.detach(), *torch.autograd.grad(output, tensors, grad)
+
+
+def relative_errors(values: tuple[torch.Tensor, ...], exact: tuple[torch.Tensor, ...]) -> list[float]:
+    return [((a.double() - b).abs().max() / b.abs().max()).item() for a, b in zip(values, exact)]
+
+
 def main() -> int:
     start = time.monotonic()
+    sys.path[:0] = [str(REPO), str(REPO / "benchmarks")]
+    failures = []
     try:
         build()
-        import torch_overlay  # noqa: F401
+        from causal_conv1d import B, D, T, W
+        from harness import machine
 
-        print(f"\ncausal_conv1d against F.pad + F.conv1d + F.silu: {B=} {D=} {T=} {W=}, {torch.get_num_threads()} threads")
-        print("errors are the largest, relative to the largest value in float64; memory is the peak, results included")
-        failures = []
-        for dtype in TOLERANCE:
-            print(f"{dtype}")
-            failures += check_and_time(dtype)
-    except (RuntimeError, ImportError, AttributeError) as error:
-        failures = [f"{type(error).__name__}: {error}"]
+        print(f"\n3. causal_conv1d with SiLU against F.pad + F.conv1d + F.silu ({B=} {D=} {T=} {W=})")
+        print(f"   {machine()}")
+        print("   largest error relative to float64; median (20th..80th percentile) of the times' ratios")
+        for dtype in TOLERANCES:
+            print(f"{str(dtype).removeprefix('torch.')}")
+            failures += compare_with_eager(dtype)
+    except (DemoError, ImportError, AttributeError, RuntimeError) as error:
+        failures.append(f"{type(error).__name__}: {error}")
+    print(f"\ntook {time.monotonic() - start:.0f} s")
     for failure in failures:
-        print(f"demo: {failure}", file=sys.stderr)
-    print(f"took {time.monotonic() - start:.0f} s\ndemo: {'FAILED' if failures else 'OK'}")
+        print(f"demo: {failure}")
+    print(f"demo: {'FAILED' if failures else 'OK'}")
     return 1 if failures else 0
 
 

@@ -95,7 +95,9 @@ fetch.download_command = lambda _, __, folder: ["sh", "-c", f"mkdir {{folder}}; 
 fetch.fetch_tree("2.14.1", "wheel")
 """
     environment = {**os.environ, "PYTHONPATH": str(REPO / "scripts")}
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, start_new_session=True, stderr=subprocess.PIPE
+    )
     for _ in range(200):
         if list(folders.rglob("torch-2.whl")):
             break
@@ -114,9 +116,7 @@ def test_git_command(capsys, monkeypatch):
     arguments = ["2.14.1", "--source", "git", "--dry-run"]
     assert command_line(arguments) == 0
     command = capsys.readouterr().out.split()
-    assert " ".join(command[:-2]) == (
-        "git clone --depth 1 --branch v2.14.1 --recurse-submodules --shallow-submodules"
-    )
+    assert " ".join(command[:-2]) == ("git clone --depth 1 --branch v2.14.1 --recurse-submodules --shallow-submodules")
     assert command[-2].endswith("/pytorch/pytorch.git") and command[-1].endswith("build/trees/2.14.1-git")
 
 

@@ -158,7 +158,10 @@ def test_site_holds_what_compiling_and_linking_take(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"torchgen/packaged/ATen/native/native_functions.yaml": None}, "has no aten/src/ATen/native/native_functions.yaml"),
+        (
+            {"torchgen/packaged/ATen/native/native_functions.yaml": None},
+            "has no aten/src/ATen/native/native_functions.yaml",
+        ),
         ({"torch/version.py": None}, "this holds no torch"),
         ({"torch/../../outside.py": ""}, "a wheel's file stays inside it"),
     ],
@@ -168,7 +171,11 @@ def test_wheels_that_are_refused(tmp_path, change, message):
     with pytest.raises(OverlayError) as error:
         wheels.build_tree(write_wheel(tmp_path / "torch.whl", files), tmp_path / "trees" / "tree")
     assert message in str(error.value)
-    assert [path.name for path in tmp_path.rglob("*")] in (["torch.whl"], ["torch.whl", "trees"], ["trees", "torch.whl"])
+    assert [path.name for path in tmp_path.rglob("*")] in (
+        ["torch.whl"],
+        ["torch.whl", "trees"],
+        ["trees", "torch.whl"],
+    )
 
 
 def test_a_broken_wheel_file(tmp_path):
