@@ -1,0 +1,336 @@
+# Owner(s): ["module: nn"]
+"""causal_conv1d against a plain float64 reference, and the equalities that hold to the bit."""
+
+import itertools
+import math
+import unittest
+
+import hypothesis.strategies as st
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from torch import nn
+from torch.testing import make_tensor
+from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCPU
+from torch.testing._internal.common_utils import parametrize, run_tests, TestCase
+from torch.testing._internal.opinfo.definitions.causal_conv1d import reference_causal_conv1d
+
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+LAYOUTS = ("contiguous", "channels_last", "sliced", "transposed", "expanded", "huge_pitch", "flipped_batch")
+
+# Deterministic: the same examples on every run.
+sweep = settings(deadline=None, derandomize=True, database=None, max_examples=120)
+
+
+def lay_out(tensor, layout):
+    """The values of a [B, D, T] tensor in another memory layout (expanded: those of its first row)."""
+    b, d, t = tensor.shape
+    if layout == "contiguous":
+        return tensor.contiguous()
+    if layout == "channels_last":
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "sliced":  # as from a fused projection, at an odd offset
+        base = tensor.new_full((b, d + 3, 2 * t + 5), math.nan)
+        view = base[:, 1 : d + 1, 3 : 2 * t + 3 : 2]
+    elif layout == "transposed":
+        base = tensor.new_full((t, d, b), math.nan)
+        view = base.permute(2, 1, 0)
+    elif layout == "expanded":
+        return tensor[:1].expand(b, d, t)
+    elif layout == "huge_pitch":  # channels-last rows far apart
+        base = tensor.new_full((b, t, d + 4099), math.nan)
+        view = base[:, :, 7 : d + 7].transpose(1, 2)
+    elif layout == "flipped_batch":
+        base = tensor.new_full((d, b, t + 1), math.nan)
+        view = base[:, :, 1:].transpose(0, 1)
+    else:
+        raise AssertionError(layout)
+    return view.copy_(tensor)
+
+
+def ulp(value, dtype):
+    """The distance between neighbouring numbers of `dtype` at `value` (float64)."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(value.abs().clamp(min=info.tiny))[1] - 1
+    return info.eps * torch.ldexp(torch.ones_like(value), exponent)
+
+
+class TestCausalConv1d(TestCase):
+    def inputs(self, device, dtype, b, d, t, w, *, layout="contiguous", bias=True, state=False, seed=0):
+        torch.manual_seed(seed)
+        make = lambda *shape: make_tensor(shape, device=device, dtype=dtype, low=-2, high=2)  # noqa: E731
+        return (
+            lay_out(make(b, d, t), layout),
+            make(d, w),
+            make(d) if bias else None,
+            make(b, d, w - 1) if state else None,
+        )
+
+    def assert_within_ulp(self, actual, args, activation, **kwargs):
+        """At most 1 ulp of the output's dtype beyond a computation in float32 (float64)."""
+        double = [None if a is None else a.double() for a in args]
+        states = {k: v.double() if v is not None and v.is_floating_point() else v for k, v in kwargs.items()}
+        x, weight, bias = double
+        expected = reference_causal_conv1d(x, weight, bias, activation, **states)
+        states = {k: v.abs() if v is not None and v.is_floating_point() else v for k, v in states.items()}
+        magnitude = reference_causal_conv1d(x.abs(), weight.abs(), None if bias is None else bias.abs(), **states)
+        dtype = actual.dtype
+        accumulate = torch.float64 if dtype == torch.float64 else torch.float32
+        # W products and sums, then the few operations of SiLU, whose slope is at most 1.1.
+        rounding = torch.finfo(accumulate).eps * (weight.size(-1) + 4) * 1.1 * magnitude
+        bound = ulp(expected, dtype) + rounding
+        error = (actual.double() - expected).abs()
+        self.assertTrue(
+            bool((error <= bound).all()),
+            lambda _: f"error {error.max()} where {bound[error > bound].min()} is allowed, {dtype}",
+        )
+
+    def check_forward_backward(self, device, dtype, b, d, t, w, layout, bias, activation, state, grad_layout):
+        x, weight, bias, initial = self.inputs(device, dtype, b, d, t, w, layout=layout, bias=bias, state=state)
+        leaves = [a for a in (x, weight, bias, initial) if a is not None]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        out, final = F.causal_conv1d(x, weight, bias, activation, initial_state=initial, return_final_state=True)
+        self.assertEqual(
+            out, F.causal_conv1d(x, weight, bias, activation, initial_state=initial), rtol=0, atol=0
+        )
+        with torch.no_grad():
+            self.assert_within_ulp(out, (x, weight, bias), activation, initial_state=initial)
+
+        double = [a.detach().double().requires_grad_() for a in leaves]
+        it = iter(double)
+        x64, w64, b64, s64 = (None if a is None else next(it) for a in (x, weight, bias, initial))
+        out64, final64 = reference_causal_conv1d(
+            x64, w64, b64, activation, initial_state=s64, return_final_state=True
+        )
+        self.assertEqual(final.double(), final64, rtol=0, atol=0)
+
+        grad = lay_out(make_tensor(out.shape, device=device, dtype=dtype, low=-2, high=2), grad_layout)
+        grad_final = make_tensor(final.shape, device=device, dtype=dtype, low=-2, high=2)
+        actual = torch.autograd.grad((out, final), leaves, (grad, grad_final), allow_unused=True)
+        expected = torch.autograd.grad(
+            (out64, final64), double, (grad.double(), grad_final.double()), allow_unused=True
+        )
+        eps = torch.finfo(dtype).eps
+        for name, a, e, leaf in zip("input weight bias initial_state".split(), actual, expected, leaves):
+            if e is None:
+                continue
+            self.assertEqual(a.dtype, leaf.dtype)
+            self.assertEqual(a.shape, leaf.shape)
+            # Sums of up to B * T terms of size about 10 in the arithmetic type, one rounding at the end.
+            terms = b * t if name in ("weight", "bias") else w
+            work = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+            self.assertEqual(
+                a.double(), e, rtol=2 * eps, atol=20 * work * max(terms, 1) + 1e-300, msg=lambda m: f"grad of {name}: {m}"
+            )
+
+    @dtypes(*DTYPES)
+    @parametrize("layout", LAYOUTS)
+    def test_reference(self, device, dtype, layout):
+        for (t, w), bias, activation, state in itertools.product(
+            [(0, 4), (1, 1), (1, 4), (2, 4), (3, 4), (4, 4), (5, 2), (37, 3), (67, 5), (131, 9), (70, 64), (300, 4)],
+            (False, True),
+            (None, "silu"),
+            (False, True),
+        ):
+            self.check_forward_backward(device, dtype, 2, 3, t, w, layout, bias, activation, state, layout)
+
+    @dtypes(*DTYPES)
+    def test_reference_sweep(self, device, dtype):
+        @sweep
+        @given(
+            b=st.sampled_from([0, 1, 2, 3]),
+            d=st.sampled_from([0, 1, 2, 7, 16, 17, 33]),
+            t=st.sampled_from([0, 1, 2, 3, 5, 7, 8, 13, 31, 64, 101]),
+            w=st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 64]),
+            layout=st.sampled_from(LAYOUTS),
+            grad_layout=st.sampled_from(LAYOUTS),
+            bias=st.booleans(),
+            activation=st.sampled_from([None, "silu", "swish"]),
+            state=st.booleans(),
+        )
+        def check(b, d, t, w, layout, grad_layout, bias, activation, state):
+            if layout == "expanded" or grad_layout == "expanded":
+                b = max(b, 1)
+            self.check_forward_backward(device, dtype, b, d, t, w, layout, bias, activation, state, grad_layout)
+
+        check()
+
+    @dtypes(torch.float32, torch.bfloat16)
+    def test_long(self, device, dtype):
+        # Several blocks, and tails of every kind at their borders.
+        for t in (2047, 2048, 2049, 4099):
+            for layout in ("contiguous", "channels_last"):
+                self.check_forward_backward(device, dtype, 1, 17, t, 4, layout, True, "silu", True, layout)
+
+    # ---- equal to the bit -------------------------------------------------------------------
+
+    @dtypes(*DTYPES)
+    def test_layouts_agree(self, device, dtype):
+        for t, w, activation in itertools.product((1, 5, 130, 2100), (1, 3, 4, 6), (None, "silu")):
+            results = []
+            for layout in LAYOUTS:
+                if layout == "expanded":
+                    continue
+                x, weight, bias, state = self.inputs(device, dtype, 2, 19, t, w, layout=layout, state=True)
+                leaves = [a.requires_grad_() for a in (x, weight, bias, state)]
+                out = F.causal_conv1d(x, weight, bias, activation, initial_state=state)
+                torch.manual_seed(1)
+                grad = lay_out(make_tensor(out.shape, device=device, dtype=dtype), layout)
+                results.append((out, *torch.autograd.grad(out, leaves, grad)))
+            for other in results[1:]:
+                for a, b in zip(results[0], other):
+                    self.assertEqual(a, b, rtol=0, atol=0)
+
+    @dtypes(*DTYPES)
+    def test_chunks_equal_one_shot(self, device, dtype):
+        for t, w, activation in itertools.product((1, 9, 300), (1, 2, 4, 7), (None, "silu")):
+            x, weight, bias, state = self.inputs(device, dtype, 2, 5, t, w, state=True)
+            whole, final = F.causal_conv1d(
+                x, weight, bias, activation, initial_state=state, return_final_state=True
+            )
+            for cuts in ([0, t], [0, 0, t], [0, 1, t], [0, t // 3, t // 2, t], list(range(t + 1))[:12] + [t]):
+                chunks, carry = [], state
+                for start, end in itertools.pairwise(cuts):
+                    out, carry = F.causal_conv1d(
+                        x[..., start:end], weight, bias, activation, initial_state=carry, return_final_state=True
+                    )
+                    chunks.append(out)
+                self.assertEqual(torch.cat(chunks, -1), whole, rtol=0, atol=0)
+                self.assertEqual(carry, final, rtol=0, atol=0)
+
+    @dtypes(*DTYPES)
+    def test_slices_equal_whole(self, device, dtype):
+        x, weight, bias, _ = self.inputs(device, dtype, 3, 37, 150, 4)
+        whole = F.causal_conv1d(x, weight, bias, "silu")
+        for b, d, t in itertools.product((slice(0, 1), slice(1, 3)), (slice(0, 1), slice(5, 30)), (1, 2, 77, 149)):
+            part = F.causal_conv1d(x[b, d, :t], weight[d], bias[d], "silu")
+            self.assertEqual(part, whole[b, d, :t], rtol=0, atol=0)
+
+    @dtypes(torch.float32, torch.bfloat16)
+    @onlyCPU
+    def test_threads_do_not_change_results(self, device, dtype):
+        x, weight, bias, _ = self.inputs(device, dtype, 3, 70, 5000, 4)
+        leaves = [a.requires_grad_() for a in (x, weight, bias)]
+
+        def run():
+            out = F.causal_conv1d(x, weight, bias, "silu")
+            return out, *torch.autograd.grad(out.sum(), leaves)
+
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            one = run()
+            for other in (2, 3):
+                torch.set_num_threads(other)
+                for a, b in zip(one, run()):
+                    self.assertEqual(a, b, rtol=0, atol=0)
+        finally:
+            torch.set_num_threads(threads)
+
+    # ---- single properties ------------------------------------------------------------------
+
+    @dtypes(torch.bfloat16)
+    def test_products_are_not_rounded(self, device, dtype):
+        x = torch.tensor([[[1.0078125]]], device=device, dtype=dtype)
+        weight = torch.tensor([[1.0078125]], device=device, dtype=dtype)
+        bias = torch.tensor([-1.015625], device=device, dtype=dtype)
+        self.assertEqual(F.causal_conv1d(x, weight, bias).item(), 2.0**-14)
+
+    @dtypes(torch.float16, torch.bfloat16)
+    def test_float32_parameters(self, device, dtype):
+        x, *_ = self.inputs(device, dtype, 2, 5, 40, 4)
+        _, weight, bias, _ = self.inputs(device, torch.float32, 2, 5, 40, 4, seed=1)
+        leaves = [a.requires_grad_() for a in (x, weight, bias)]
+        out = F.causal_conv1d(x, weight, bias, "silu")
+        self.assertEqual(out.dtype, dtype)
+        with torch.no_grad():
+            self.assert_within_ulp(out, (x, weight, bias), "silu")
+        grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+        self.assertEqual([g.dtype for g in grads], [dtype, torch.float32, torch.float32])
+
+    @dtypes(torch.float32)
+    def test_output_strides(self, device, dtype):
+        def strides(x):
+            return F.causal_conv1d(x, torch.ones(x.size(-2), 3, device=device, dtype=dtype)).stride()
+
+        x = torch.randn(2, 6, 5, device=device, dtype=dtype)
+        for dense in (x, x.transpose(1, 2).contiguous().transpose(1, 2), x.permute(2, 0, 1), x[0], x[0].t()):
+            self.assertEqual(strides(dense), dense.stride())
+        self.assertEqual(strides(lay_out(x, "huge_pitch")), (30, 1, 6))
+        self.assertEqual(strides(lay_out(x, "sliced")), (30, 5, 1))
+        self.assertEqual(strides(lay_out(x, "expanded")), (30, 5, 1))
+        self.assertEqual(strides(lay_out(x, "huge_pitch")[0]), (1, 6))
+        meta = lay_out(x, "huge_pitch").to("meta")
+        self.assertEqual(F.causal_conv1d(meta, torch.ones(6, 3, device="meta")).shape, x.shape)
+
+    @dtypes(torch.float32)
+    def test_unbatched_and_module_weight(self, device, dtype):
+        x, weight, bias, state = self.inputs(device, dtype, 1, 5, 12, 4, state=True)
+        out, final = F.causal_conv1d(x, weight, bias, "silu", initial_state=state, return_final_state=True)
+        out2, final2 = F.causal_conv1d(
+            x[0], weight[:, None], bias, "silu", initial_state=state[0], return_final_state=True
+        )
+        self.assertEqual(out[0], out2, rtol=0, atol=0)
+        self.assertEqual(final[0], final2, rtol=0, atol=0)
+
+    @dtypes(torch.float32)
+    def test_non_finite(self, device, dtype):
+        x, weight, bias, _ = self.inputs(device, dtype, 1, 1, 40, 4)
+        for value in (math.inf, -math.inf, math.nan):
+            y = x.clone()
+            y[..., 20] = value
+            out = F.causal_conv1d(y, weight, bias)
+            self.assertTrue(out[..., :20].isfinite().all() and out[..., 24:].isfinite().all())
+            self.assertFalse(out[..., 20:24].isfinite().any())
+
+    @dtypes(torch.float32)
+    @onlyCPU
+    def test_more_than_65535_rows(self, device, dtype):
+        for b, d in ((70000, 1), (1, 70000)):
+            x = torch.randn(b, d, 4, device=device, dtype=dtype)
+            weight = torch.randn(d, 2, device=device, dtype=dtype)
+            self.assertEqual(
+                F.causal_conv1d(x, weight),
+                F.conv1d(F.pad(x, (1, 0)), weight[:, None], groups=d),
+            )
+
+    @dtypes(torch.float32)
+    @onlyCPU
+    def test_offsets_beyond_2_31(self, device, dtype):
+        # 9 GiB of address space, of which only the touched pages are ever backed by memory.
+        base = torch.empty(2**31 + 2**17, device=device, dtype=dtype)
+        pitch = 2**31 // 3 + 1
+        view = base.as_strided((1, 5, 4), (1, 1, pitch)).copy_(torch.randn(1, 5, 4))
+        weight = torch.randn(5, 4, device=device, dtype=dtype)
+        self.assertEqual(F.causal_conv1d(view, weight), F.causal_conv1d(view.contiguous(), weight), rtol=0, atol=0)
+
+    def test_module(self, device):
+        module = nn.CausalConv1d(6, 4, activation="silu", device=device)
+        self.assertEqual(repr(module), "CausalConv1d(6, kernel_size=4, activation='silu')")
+        x = torch.randn(2, 6, 9, device=device)
+        expected = F.silu(F.conv1d(F.pad(x, (3, 0)), module.weight, module.bias, groups=6))
+        self.assertEqual(module(x), expected)
+        self.assertIsInstance(module, nn.Conv1d)
+        conv = nn.Conv1d(6, 6, 4, groups=6, device=device)
+        conv.load_state_dict(module.state_dict())
+        module.load_state_dict(conv.state_dict())
+        self.assertEqual(module(x), expected)
+        with self.assertRaisesRegex(ValueError, "activation must be None, 'silu' or 'swish', but got 'relu'"):
+            nn.CausalConv1d(6, 4, activation="relu")
+
+    def test_gradients_have_the_dtype_and_the_mask(self, device):
+        x, weight, bias, _ = self.inputs(device, torch.float32, 2, 3, 8, 4)
+        for wanted in itertools.product((False, True), repeat=3):
+            leaves = [a.detach().clone().requires_grad_(w) for a, w in zip((x, weight, bias), wanted)]
+            if not any(wanted):
+                continue
+            F.causal_conv1d(*leaves, "silu").sum().backward()
+            self.assertEqual([leaf.grad is not None for leaf in leaves], list(wanted))
+
+
+instantiate_device_type_tests(TestCausalConv1d, globals())
+
+if __name__ == "__main__":
+    run_tests()
