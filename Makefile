@@ -16,7 +16,7 @@ VENV_PYTHON := $(VENV)/bin/python
 OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test test-full lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"

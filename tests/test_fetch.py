@@ -91,17 +91,18 @@ import sys
 from pathlib import Path
 from overlay import fetch, trees
 trees.TREES, fetch._WHEELS = Path({str(folders)!r}, "trees"), Path({str(folders)!r}, "wheels")
-fetch.download_command = lambda _, __, folder: ["sh", "-c", f"mkdir {{folder}}; echo half > {{folder}}/torch-2.whl; sleep 60"]
+half = "mkdir {{0}}; echo half > {{0}}/torch-2.whl; sleep 60"
+fetch.download_command = lambda _, __, folder: ["sh", "-c", half.format(folder)]
 fetch.fetch_tree("2.14.1", "wheel")
 """
     environment = {**os.environ, "PYTHONPATH": str(REPO / "scripts")}
     process = subprocess.Popen(
         [sys.executable, "-c", script], env=environment, start_new_session=True, stderr=subprocess.PIPE
     )
-    for _ in range(200):
-        if list(folders.rglob("torch-2.whl")):
-            break
-        time.sleep(0.1)
+    deadline = time.monotonic() + 60
+    while not list(folders.rglob("torch-2.whl")):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
     process.communicate(timeout=20)
     assert process.returncode != 0
