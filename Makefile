@@ -1,7 +1,7 @@
 # aten-overlay: `make help` lists the targets.
 
 PYTHON ?= python3
-export PYTHONPATH := $(CURDIR)/scripts
+export PYTHONPATH := $(CURDIR)/scripts:$(CURDIR)
 
 # Make 4.3 does not export PYTHONPATH to $(shell). An older Python fails here, and `make doctor` says so.
 DEFAULT_TORCH := $(shell PYTHONPATH=scripts $(PYTHON) -m overlay.versions 2>/dev/null)
@@ -53,8 +53,8 @@ apply check status diff patch revert rebase: $(READY)
 	@$(if $(filter newest,$(VERSION)),tree="$$($(OVERLAY) fetch newest)",tree="$(TREE)") && $(OVERLAY) $@ "$$tree"
 
 ##@ For a change to this repository
-test: $(READY) ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
-	@$(VENV_PYTHON) -m pytest tests $(PYTEST_ARGS)
+test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
+	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff over the Python, and the patch files' own rules
 	@$(VENV_PYTHON) -m ruff check
