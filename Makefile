@@ -58,6 +58,7 @@ test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most  
 
 lint: $(READY) ## ruff over the Python, and the patch files' own rules
 	@$(VENV_PYTHON) -m ruff check
+	@$(OVERLAY) lint
 
 clean: ## remove everything generated: build/ with its trees, and .venv*
 	rm -rf build .venv .venv-*
