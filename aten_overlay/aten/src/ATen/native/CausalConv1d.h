@@ -25,6 +25,17 @@ struct CausalConv1dGrads {
   Tensor initial_state;
 };
 
+// A call of causal_conv1d_update, likewise. The state changes in place.
+struct CausalConv1dUpdateArgs {
+  Tensor input; // [B, D, T]
+  Tensor state; // [S, D, L], L >= W-1
+  Tensor weight; // [D, W]
+  Tensor bias; // [D]
+  Tensor state_indices; // [B], int32 or int64
+  Tensor cache_seqlens; // [B], int32 or int64
+  bool silu = false;
+};
+
 // Checks shapes, dtypes and devices (never values) and brings the arguments into that form.
 // Works on symbolic sizes.
 CausalConv1dArgs causal_conv1d_args(
@@ -35,6 +46,15 @@ CausalConv1dArgs causal_conv1d_args(
     const std::optional<Tensor>& initial_state,
     const std::optional<Tensor>& seq_idx,
     const std::optional<Tensor>& cu_seqlens);
+
+CausalConv1dUpdateArgs causal_conv1d_update_args(
+    const Tensor& input,
+    const Tensor& state,
+    const Tensor& weight,
+    const std::optional<Tensor>& bias,
+    std::optional<c10::string_view> activation,
+    const std::optional<Tensor>& state_indices,
+    const std::optional<Tensor>& cache_seqlens);
 
 // An uninitialised tensor of the input's shape in the memory layout of causal_conv1d's output: the
 // input's strides where it is dense and does not overlap; else channels-last if its channel
@@ -49,8 +69,10 @@ using causal_conv1d_backward_fn = void (*)(
     const Tensor& grad_output,
     const Tensor& grad_final_state,
     const CausalConv1dGrads& grads);
+using causal_conv1d_update_fn = void (*)(const CausalConv1dUpdateArgs& args, const Tensor& output);
 
 DECLARE_DISPATCH(causal_conv1d_fn, causal_conv1d_stub)
 DECLARE_DISPATCH(causal_conv1d_backward_fn, causal_conv1d_backward_stub)
+DECLARE_DISPATCH(causal_conv1d_update_fn, causal_conv1d_update_stub)
 
 } // namespace at::native

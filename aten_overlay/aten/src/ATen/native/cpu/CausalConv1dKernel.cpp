@@ -6,6 +6,7 @@
 // alone, never on where the tensor, the block or the vector it lies in begins or ends.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/native/CausalConv1d.h>
+#include <ATen/native/cpu/CausalConv1dUtils.h>
 
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
@@ -40,11 +41,6 @@ constexpr int64_t kGrainSize = 32768;
 constexpr int64_t kPositionsPerPartial = 8192;
 
 // ---- Rows: the arithmetic ------------------------------------------------------------------
-
-template <typename acc_t>
-Vectorized<acc_t> sigmoid(const Vectorized<acc_t>& z) {
-  return Vectorized<acc_t>(1) / (Vectorized<acc_t>(1) + z.neg().exp());
-}
 
 // Tap k of the outputs at t.. is x[t+k]; a masked-out tap is 0.
 template <typename acc_t, bool kMasked>
@@ -88,7 +84,7 @@ void forward_row(const Row<acc_t>& row, acc_t* out) {
   for (int64_t t = 0; t < row.size; t += Vectorized<acc_t>::size()) {
     auto y = preactivation<acc_t, kWidth, kMasked>(row, t);
     if constexpr (kSilu) {
-      y = y / (Vectorized<acc_t>(1) + y.neg().exp());
+      y = silu(y);
     }
     if constexpr (kMasked) {
       y = y & Vectorized<acc_t>::loadu(row.mask + (width - 1) * row.mask_stride + t);
@@ -242,33 +238,6 @@ void narrow(const acc_t* src, scalar_t* dst, int64_t size) {
   }
 }
 
-// The [D, T] plane of one batch row (or the [D, W-1] of one state): a pointer and two strides.
-template <typename scalar_t>
-struct Plane {
-  scalar_t* data = nullptr;
-  int64_t channel_stride = 0;
-  int64_t time_stride = 0;
-
-  scalar_t* at(int64_t channel, int64_t time) const {
-    return data + channel * channel_stride + time * time_stride;
-  }
-};
-
-template <typename scalar_t>
-Plane<scalar_t> plane(const Tensor& tensor, int64_t row) {
-  if (!tensor.defined()) {
-    return {};
-  }
-  auto* data = [&] {
-    if constexpr (std::is_const_v<scalar_t>) {
-      return tensor.const_data_ptr<std::remove_const_t<scalar_t>>();
-    } else {
-      return tensor.data_ptr<scalar_t>();
-    }
-  }();
-  return {data + row * tensor.stride(0), tensor.stride(1), tensor.stride(2)};
-}
-
 // rows[c * row_stride + i] = plane[channel + c, time + i]
 template <typename scalar_t, typename acc_t>
 void load_rows(
@@ -343,66 +312,7 @@ void store_rows(
   }
 }
 
-// A parameter tensor ([D, W] or [D]) of either floating type, read as acc_t.
-template <typename scalar_t, typename acc_t>
-class Parameter {
- public:
-  explicit Parameter(const Tensor& tensor) {
-    if (!tensor.defined()) {
-      return;
-    }
-    data_ = tensor.const_data_ptr();
-    narrow_ = tensor.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value;
-    channel_stride_ = tensor.stride(0);
-    tap_stride_ = tensor.dim() == 2 ? tensor.stride(1) : 0;
-  }
-
-  acc_t get(int64_t channel, int64_t tap = 0) const {
-    if (data_ == nullptr) {
-      return 0;
-    }
-    const auto offset = channel * channel_stride_ + tap * tap_stride_;
-    return narrow_ ? static_cast<acc_t>(static_cast<const scalar_t*>(data_)[offset])
-                   : static_cast<const acc_t*>(data_)[offset];
-  }
-
- private:
-  const void* data_ = nullptr;
-  bool narrow_ = false;
-  int64_t channel_stride_ = 0;
-  int64_t tap_stride_ = 0;
-};
-
 // ---- Sequences: what the rows are cut from -------------------------------------------------
-
-// An index tensor of either integer type, read as int64.
-class Indices {
- public:
-  explicit Indices(const Tensor& tensor) {
-    if (!tensor.defined()) {
-      return;
-    }
-    data_ = tensor.const_data_ptr();
-    wide_ = tensor.scalar_type() == kLong;
-    row_stride_ = tensor.dim() == 2 ? tensor.stride(0) : 0;
-    stride_ = tensor.stride(-1);
-  }
-
-  bool defined() const {
-    return data_ != nullptr;
-  }
-
-  int64_t get(int64_t row, int64_t i) const {
-    const auto offset = row * row_stride_ + i * stride_;
-    return wide_ ? static_cast<const int64_t*>(data_)[offset] : static_cast<const int32_t*>(data_)[offset];
-  }
-
- private:
-  const void* data_ = nullptr;
-  bool wide_ = false;
-  int64_t row_stride_ = 0;
-  int64_t stride_ = 0;
-};
 
 // A stretch of one batch row with a state of its own.
 struct Sequence {
