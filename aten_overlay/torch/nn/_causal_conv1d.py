@@ -1,4 +1,4 @@
-"""torch.nn.functional.causal_conv1d: made public there."""
+"""torch.nn.functional.causal_conv1d and causal_conv1d_update: made public there."""
 
 from typing import Optional, Union
 
@@ -105,4 +105,73 @@ def causal_conv1d(
     )
 
 
-causal_conv1d.__module__ = "torch.nn.functional"
+def causal_conv1d_update(
+    input: Tensor,
+    state: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    activation: Optional[str] = None,
+    *,
+    state_indices: Optional[Tensor] = None,
+    cache_seqlens: Optional[Tensor] = None,
+) -> Tensor:
+    r"""Take one step, or a few, of :func:`causal_conv1d`, on a state that is changed in place.
+
+    The outputs are those of :func:`causal_conv1d` at the new positions, to the bit.
+
+    Args:
+        input: :math:`(B, D)`, or :math:`(B, D, T)` for :math:`T` steps, of dtype float32, float64,
+            float16 or bfloat16.
+        state: :math:`(S, D, L)` with :math:`L \geq W - 1`, in the input's dtype: the last :math:`L`
+            inputs of each sequence, oldest first. They are shifted left and the new ones appended.
+        weight: :math:`(D, W)` or :math:`(D, 1, W)`, as for :func:`causal_conv1d`.
+        bias: :math:`(D)`, in the weight's dtype.
+        activation: ``None``, ``"silu"`` or ``"swish"`` (the same).
+
+    Keyword args:
+        state_indices: int32 or int64 :math:`(B)`, the row of :attr:`state` that each row of the input
+            continues; without it row ``b`` continues row ``b``, and :math:`S = B`. Negative values
+            mark padding: the output is 0, and no state changes. A row may be named once only.
+        cache_seqlens: int32 or int64 :math:`(B)`, the number of tokens each sequence had before this
+            call. With it a row of :attr:`state` is a ring in which token ``i`` stands at place
+            ``i % L``, and nothing is shifted.
+
+    Returns:
+        The output, of the input's shape and dtype.
+
+    Raises:
+        ValueError: if a shape or the activation is not as above, or an index comes twice.
+        IndexError: on the CPU, if an index is :math:`S` or more, or ``cache_seqlens`` negative. A GPU
+            does not read them back: they are clamped, and the result is defined by what is in bounds.
+        TypeError: if a dtype is not as above.
+        NotImplementedError: in the backward pass, since the step has no gradient.
+
+    Under autocast everything takes the dtype of :attr:`state`, which is never cast.
+
+    Example::
+
+        >>> weight, state = torch.randn(64, 4), torch.zeros(1, 64, 3)
+        >>> input = torch.randn(1, 64, 10)
+        >>> steps = [F.causal_conv1d_update(input[..., t], state, weight) for t in range(10)]
+        >>> torch.equal(torch.stack(steps, -1), F.causal_conv1d(input, weight))
+        True
+    """
+    if has_torch_function_variadic(input, state, weight, bias, state_indices, cache_seqlens):
+        return handle_torch_function(
+            causal_conv1d_update,
+            (input, state, weight, bias, state_indices, cache_seqlens),
+            input,
+            state,
+            weight,
+            bias,
+            activation,
+            state_indices=state_indices,
+            cache_seqlens=cache_seqlens,
+        )
+    return torch.ops.aten.causal_conv1d_update(
+        input, state, weight, bias, activation, state_indices=state_indices, cache_seqlens=cache_seqlens
+    )
+
+
+for _function in (causal_conv1d, causal_conv1d_update):
+    _function.__module__ = "torch.nn.functional"
