@@ -1,0 +1,112 @@
+"""build.ninja, and running it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import OverlayError
+from .files import write_if_changed
+from .toolchain import LINK_FLAGS, Toolchain
+
+_BYTES_PER_JOB = 1.5 * 2**30
+
+
+@dataclass(frozen=True)
+class Compile:
+    source: Path
+    object: str  # relative to the build folder
+    flags: tuple[str, ...]
+
+
+def write_ninja(
+    folder: Path,
+    toolchain: Toolchain,
+    includes: Iterable[str],
+    compiles: list[Compile],
+    library: str,
+    link_with: Iterable[Path],
+) -> None:
+    """`library` is the default target; `objects` is everything but the link."""
+    flags = shlex.join([*toolchain.flags, *includes])
+    lines = [
+        "ninja_required_version = 1.5",
+        f"cxx = {_escape(toolchain.compiler)}",
+        f"flags = {_escape(flags)}",
+        "rule compile",
+        f"  command = {toolchain.launcher} $cxx $flags $extra -MD -MF $out.d -c $in -o $out".replace("=  ", "= "),
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = compile $out",
+        "rule link",
+        f"  command = $cxx {shlex.join(LINK_FLAGS)} -o $out $in $libraries",
+        "  description = link $out",
+    ]
+    for compile in compiles:
+        lines += [
+            f"build {_path(compile.object)}: compile {_path(str(compile.source))}",
+            f"  extra = {_escape(shlex.join(compile.flags))}",
+        ]
+    objects = " ".join(_path(compile.object) for compile in compiles)
+    libraries = [str(path) for path in link_with]
+    lines += [
+        f"build objects: phony {objects}",
+        f"build {library}: link {objects} | {' '.join(map(_path, libraries))}",
+        f"  libraries = {_escape(shlex.join(libraries))}",
+        f"default {library}",
+    ]
+    write_if_changed(folder / "build.ninja", "\n".join(lines) + "\n")
+
+
+def run_ninja(folder: Path, target: str) -> None:
+    """Its output goes to the terminal as it comes; the compiler's message stays the last thing on it."""
+    ninja = _find_ninja()
+    command = [ninja, "-C", str(folder), f"-j{_jobs()}", target]
+    environment = {"NINJA_STATUS": "[%f/%t, %es] ", **os.environ}
+    failed = []
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            failed += re.findall(r"^FAILED: (?:\[.*?\] )?(\S+)", line)
+    if process.returncode != 0:
+        raise OverlayError(
+            ", ".join(failed) or str(folder / "build.ninja"),
+            "compiler and linker accept every source; their message is above",
+            f"mend it and run make wheel-mode again, or only this: {shlex.join([ninja, '-C', str(folder), *failed])}",
+        )
+
+
+def write_compile_commands(folder: Path) -> None:
+    """compile_commands.json, for editors."""
+    run = subprocess.run(
+        [_find_ninja(), "-C", str(folder), "-t", "compdb", "compile"], capture_output=True, text=True, check=True
+    )
+    write_if_changed(folder / "compile_commands.json", run.stdout)
+
+
+def _find_ninja() -> str:
+    ninja = shutil.which("ninja")
+    if ninja is None:
+        raise OverlayError("ninja", "wheel mode builds with ninja, and it is not on PATH", "pip install ninja")
+    return ninja
+
+
+def _jobs() -> int:
+    """As many as there are CPUs, or MAX_JOBS, but no more than fit into memory."""
+    wanted = int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(wanted, int(available / _BYTES_PER_JOB)))
+
+
+def _escape(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _path(text: str) -> str:
+    return re.sub(r"([$ :])", r"$\1", text)
