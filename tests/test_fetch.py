@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -162,12 +163,32 @@ def test_debian_mirrors_of_any_list_format():
     assert found == ["http://mirror.example/debian", "mirror+file:/etc/apt/mirrors/debian.list"]
 
 
+def unsigned_mirror(root: Path) -> str:
+    """A Debian archive that is right in everything but the signature."""
+    description = root / "pool" / "pytorch_2.6.0-1.dsc"
+    index = root / "dists" / "trixie" / "main" / "source" / "Sources"
+    for file in (description, index):
+        file.parent.mkdir(parents=True)
+    description.write_text("Source: pytorch\n")
+    index.write_text(
+        "Package: pytorch\nVersion: 2.6.0-1\nDirectory: pool\n"
+        f"Checksums-Sha256:\n {sha256(description)} {description.stat().st_size} {description.name}\n"
+    )
+    (root / "dists" / "trixie" / "Release").write_text(
+        "Origin: Debian\nSuite: stable\nCodename: trixie\nComponents: main\nDate: Sat, 09 Aug 2025 09:00:00 UTC\n"
+        f"SHA256:\n {sha256(index)} {index.stat().st_size} main/source/Sources\n"
+    )
+    return f"file:{root}"
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def test_an_unsigned_archive_is_refused(folders, monkeypatch, capfd):
-    release = folders / "mirror" / "dists" / "trixie" / "Release"
-    release.parent.mkdir(parents=True)
-    release.write_text("Origin: Debian\nSuite: stable\nCodename: trixie\nComponents: main\n")
+    mirror = unsigned_mirror(folders / "mirror")
     monkeypatch.setattr(debian, "BUILD", folders / "build")
-    monkeypatch.setattr(debian, "_mirrors", lambda: [f"file:{folders}/mirror"])
+    monkeypatch.setattr(debian, "_mirrors", lambda: [mirror])
     with pytest.raises(OverlayError, match="no configured mirror gave its source package"):
         fetch.fetch_tree("2.6.0")
     assert "is not signed" in capfd.readouterr().err

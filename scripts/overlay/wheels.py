@@ -141,7 +141,7 @@ def read_build(site: Site) -> Build:
 def place_in_tree(name: str) -> str | None:
     """Where a file of a wheel stands in a PyTorch tree; None if it is no part of it."""
     path = PurePosixPath(name)
-    if path.suffix in _BINARY or "__pycache__" in path.parts or ".so." in path.name:
+    if path.suffix in _BINARY:
         return None
     for prefix, place in _PLACES:
         if name.startswith(prefix):
