@@ -21,6 +21,7 @@ from .toolchain import Toolchain, find_toolchain
 
 LIBRARY = "libaten_overlay.so"
 MANIFEST = "manifest.json"
+STAND_INS = Path(__file__).with_name("cpp")  # for headers that a wheel lacks
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def _write_ninja(
     theirs = [target.include, target.include / "torch/csrc/api/include"]
     includes = [f"-I{path}" for path in ours if path.is_dir()]
     includes += [word for path in theirs for word in ("-isystem", str(path))]
+    includes += ["-idirafter", str(STAND_INS)]
     compiles = [
         Compile(unit, f"objects/generated/{unit.name}.o", toolchain.generated_flags) for unit in generated.units
     ]

@@ -24,7 +24,7 @@ from .target import Target
 from .templates import replace
 
 _DRIVER = Path(__file__).with_name("torchgen_driver.py")
-_UNPACK = Path(__file__).with_name("variable_type_unpack.cpp")
+_UNPACK = Path(__file__).with_name("cpp") / "variable_type_unpack.cpp"
 
 # Registrations for devices that wheel mode does not build kernels for.
 _OTHER_DEVICES = ("CUDA", "MPS", "XPU", "HPU", "MTIA")
