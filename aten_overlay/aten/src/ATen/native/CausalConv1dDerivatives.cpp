@@ -8,6 +8,7 @@
 #include <ATen/native/CausalConv1d.h>
 
 #include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
