@@ -10,6 +10,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "scripts"))
 
+import edit_helpers  # noqa: E402
 from overlay import fetch, trees  # noqa: E402
 from overlay.paths import BUILD  # noqa: E402
 
@@ -30,3 +31,15 @@ def tree_2_14_1() -> Path:
 def tree_2_6_0() -> Path:
     """The source tree of Debian 13. Copy it before changing it."""
     return _fetched("2.6.0")
+
+
+@pytest.fixture(scope="session")
+def tree_2_13_0() -> Path:
+    """The wheel tree of the release that CI runs, of the installed torch where it is that one."""
+    return _fetched("2.13.0")
+
+
+@pytest.fixture
+def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> edit_helpers.Setting:
+    """A small tree and a small patch set; see edit_helpers.py."""
+    return edit_helpers.Setting(tmp_path, monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 
 from .errors import OverlayError
@@ -24,6 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         return parsed.run(parsed)
     except OverlayError as error:
         print(error.render(), file=sys.stderr)
+    except BrokenPipeError:  # `diff | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(OverlayError(str(error.filename or "overlay"), error.strerror or str(error)).render(), file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     return 1

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import git
 from .errors import OverlayError
 from .model import load_patches
-from .paths import BUILD
+from .paths import BUILD, OVERLAYS, PATCHES
 from .plan import Plan, Status, make_plan, plan_revert
 from .report import edit_printer, print_refusals, summary, unified_diff
 from .state import State, digest, load_state
@@ -74,7 +73,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def diff(arguments: argparse.Namespace) -> int:
-    plan = make_plan(open_tree(arguments.tree), load_patches())
+    plan = _plan(open_tree(arguments.tree), quiet=True)
     sys.stdout.buffer.write(unified_diff(plan.files))
     return _refused(plan, "diff: without what is refused above")
 
@@ -121,9 +120,10 @@ def _apply(tree: Tree, rebase: bool) -> int:
     return _done(f"{name}: OK; {edits} edits stand, {len(changing)} files written")
 
 
-def _plan(tree: Tree, rebase: bool = False) -> Plan:
-    edits = load_patches()
-    return make_plan(tree, edits, rebase=rebase, progress=edit_printer(len(edits)))
+def _plan(tree: Tree, rebase: bool = False, quiet: bool = False) -> Plan:
+    edits = load_patches(PATCHES)
+    progress = (lambda planned: None) if quiet else edit_printer(len(edits))
+    return make_plan(tree, edits, OVERLAYS, rebase=rebase, progress=progress)
 
 
 def _print_moves(old: State, new: State) -> None:

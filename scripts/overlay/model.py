@@ -5,7 +5,7 @@
       description: What it does and why.
       upstream: not proposed             # or: PR <number> | merged in <version>
       versions: ">=2.6"                  # optional; the releases it is for
-      count: 1                           # optional; how many places it must touch
+      count: 1                           # optional; how many places it must touch (default: 1, or 1 for each of `functions`)
       <operation>: {<its arguments>}     # exactly one; the operations are in edits/
 """
 
@@ -80,9 +80,6 @@ def _load_edit(raw: Any, target: str, name: str) -> Edit:
     operations = [key for key in raw if key not in _FIELDS]
     if len(operations) != 1:
         raise OverlayError(place, f"an edit has exactly one operation; found: {', '.join(operations) or 'none'}")
-    count = raw.get("count", 1)
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise OverlayError(place, f"`count` is a whole number from 1, not `{count}`")
     try:
         versions = SpecifierSet(str(raw.get("versions", "")))
     except InvalidSpecifier:
@@ -91,4 +88,12 @@ def _load_edit(raw: Any, target: str, name: str) -> Edit:
     arguments = raw[operation]
     if not isinstance(arguments, dict):
         raise OverlayError(place, f"`{operation}` takes a mapping of arguments")
+    count = raw.get("count", _places(arguments))
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise OverlayError(place, f"`count` is a whole number from 1, not `{count}`")
     return Edit(str(raw["id"]), str(raw["description"]).strip(), str(raw["upstream"]), versions, count, operation, arguments, target, place)
+
+
+def _places(arguments: dict[str, Any]) -> int:
+    functions = arguments.get("functions")
+    return len(functions) if isinstance(functions, list) and functions else 1

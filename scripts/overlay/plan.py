@@ -15,7 +15,6 @@ from . import git
 from .edits import Outcome, apply_edits, check_edit
 from .errors import OverlayError
 from .model import Edit
-from .paths import OVERLAYS
 from .state import EditRecord, FileRecord, State, digest, load_state, record
 from .trees import Tree
 
@@ -76,10 +75,10 @@ class Plan:
 def make_plan(
     tree: Tree,
     edits: list[Edit],
-    overlays: tuple[Path, ...] = OVERLAYS,
+    overlays: tuple[Path, ...],
     *,
-    rebase: bool = False,
-    progress: Callable[[PlannedEdit], None] = lambda planned: None,
+    rebase: bool,
+    progress: Callable[[PlannedEdit], None],
 ) -> Plan:
     """Plans every edit and overlay file, and putting back what an earlier apply did and is no longer wanted."""
     for edit in edits:

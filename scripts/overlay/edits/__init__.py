@@ -89,8 +89,11 @@ def apply_edits(path: str, data: bytes, edits: list[Edit]) -> tuple[bytes, list[
             outcomes.append(Outcome(edit, tuple(change.line for change in changes)))
     result = splice(data, [part for splices in taken.values() for part in splices])
     if problem := _problem(path, result):
-        culprits = [id for id, splices in taken.items() if _problem(path, splice(data, splices))] or list(taken)
-        outcomes = [_invalid(path, outcome, problem) if outcome.edit.id in culprits else outcome for outcome in outcomes]
+        problems = {id: _problem(path, splice(data, splices)) for id, splices in taken.items()}
+        if not any(problems.values()):
+            problems = dict.fromkeys(taken, problem)  # each is valid alone
+        outcomes = [_invalid(path, outcome, problems.get(outcome.edit.id)) for outcome in outcomes]
+        return data, outcomes
     return result, outcomes
 
 
@@ -125,8 +128,8 @@ def _problem(path: str, data: bytes) -> str | None:
     return None
 
 
-def _invalid(path: str, outcome: Outcome, problem: str) -> Outcome:
-    if outcome.error:
+def _invalid(path: str, outcome: Outcome, problem: str | None) -> Outcome:
+    if problem is None:
         return outcome
     refusal = Refusal(outcome.lines[0], f"the edited file is not valid: {problem}", "mend the edit")
     return Outcome(outcome.edit, error=_error(path, outcome.edit, refusal))

@@ -26,14 +26,14 @@ def insert_after_includes(source: Source, *, text: str) -> list[Change]:
             end, includes = token.end, False
     if end is None:
         raise source.missing("the file opens with no #include")
-    return [source.insert_lines(source.line_end(end), text)]
+    return [source.insert_lines(end, source.line_end(end), text)]
 
 
 def insert_after_function(source: Source, *, function: str, text: str) -> list[Change]:
     """Puts lines after a function's definition, a blank line between."""
     _refuse_present(source, text)
     return [
-        source.insert_lines(source.line_end(definition.end), "\n" + text) for definition in _functions(source, function)
+        source.insert_lines(item.start, source.line_end(item.end), "\n" + text) for item in _functions(source, function)
     ]
 
 
@@ -79,7 +79,8 @@ def _functions(source: Source, name: str) -> list[Definition]:
 
 
 def _refuse_present(source: Source, text: str) -> None:
-    if (found := source.data.find(text.strip("\n").encode())) >= 0:
+    lines = b"\n%s\n" % text.strip("\n").encode()
+    if (found := (b"\n" + source.data).find(lines)) >= 0:
         raise source.present(found, f"`{text.strip().splitlines()[0]}`")
 
 

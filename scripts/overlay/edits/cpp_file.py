@@ -152,7 +152,7 @@ def _kind_of(source: Source, bracket: Token, scope: _Scope) -> tuple[str, tuple[
     """What a bracket opens, and the qualified name of the scope inside it."""
     if bracket.text != "{" or scope.kind not in ("file", "namespace", "class"):
         return "group", ()
-    item = _declaration(source, scope.item)
+    item = _without_template(_declaration(source, scope.item))
     texts = _texts(item)
     if "namespace" in texts:
         return "namespace", (*scope.path, *(text for text in texts[texts.index("namespace") + 1 :] if text != "::"))
@@ -161,7 +161,7 @@ def _kind_of(source: Source, bracket: Token, scope: _Scope) -> tuple[str, tuple[
     called = any(_is_call(token) for token in item)
     last = texts[-1] if texts else ""
     if {"class", "struct", "union", "enum"} & {*texts} and (
-        not called or (item[-1].kind == "word" and last not in ("const", "noexcept", "override", "final"))
+        not called or last == ">" or (item[-1].kind == "word" and last not in ("const", "noexcept", "override", "final"))
     ):
         return ("enum" if "enum" in texts else "class"), (*scope.path, *_class_name(item))
     if not called or ("=" in texts and "operator" not in texts):
@@ -190,16 +190,29 @@ def _declaration(source: Source, item: list[Token]) -> list[Token]:
     """The item without what stands before a blank line or a directive: a macro call that needs no semicolon."""
     for index in range(len(item) - 1, 0, -1):
         gap = source.data[item[index - 1].end : item[index].start]
-        if re.search(rb"\n\s*\n|\n[ \t]*#", gap):
+        if item[index - 1].text != ">" and re.search(rb"\n\s*\n|\n[ \t]*#", gap):
             return item[index:]
     return item
+
+
+def _without_template(item: list[Token]) -> list[Token]:
+    """The item without the parameter lists of `template <...>`, whose defaults look like initializers."""
+    kept, depth = [], 0
+    for index, token in enumerate(item):
+        opens = token.text == "<" and (depth or _texts(item[:index])[-1:] == ["template"])
+        depth += bool(opens)
+        if not depth:
+            kept.append(token)
+        depth -= bool(depth) and token.text == ">"
+    return kept
 
 
 def _function_names(path: tuple[str, ...], item: list[Token]) -> tuple[str, ...]:
     """For each call-like part `name(...)` of a definition's head: the name, and the name with what is in parentheses."""
     names = []
+    item = _without_template(item)
     for index, token in enumerate(item):
-        if _is_call(token):
+        if _is_call(token) and index and not _is_call(item[index - 1]):
             first = index
             while first and (item[first - 1].text in ("::", "~") or (
                 item[first - 1].kind == "word" and (first == index or item[first].text in ("::", "~")))):

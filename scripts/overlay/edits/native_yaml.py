@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,13 +52,10 @@ class DispatchLine:
 
 def validate(source: Source) -> None:
     """Raises ValueError unless the file is a list of entries with distinct names."""
-    try:
-        names = [entry.name for entry in _entries(source)]
-    except yaml.YAMLError as error:
-        raise ValueError(f"not valid YAML: {error}") from None
-    # derivatives.yaml may list an overload once for each of its variants, never more; upstream's own are let be
-    if source.path.endswith("native_functions.yaml") and len(set(names)) < len(names):
-        raise ValueError(f"an operator is declared twice: {next(name for name in names if names.count(name) > 1)}")
+    names = Counter(entry.name for entry in _entries(source))
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise ValueError(f"listed twice: {', '.join(twice)}")
 
 
 def add_entries(source: Source, *, after: str, entries: str) -> list[Change]:
@@ -72,7 +71,7 @@ def add_entries(source: Source, *, after: str, entries: str) -> list[Change]:
         anchors = [entry for entry in _entries(source) if entry.base == after][-1:]
     if not anchors:
         raise source.missing(f"no entry `{after}`")
-    return [source.insert_lines(_end_of_lines(source, anchor), "\n" + entries.strip("\n")) for anchor in anchors]
+    return [source.insert_lines(anchor.start, _end_of_lines(source, anchor), "\n" + entries.strip("\n")) for anchor in anchors]
 
 
 def add_dispatch(source: Source, *, functions: list[str], line: str, key: str) -> list[Change]:
@@ -82,9 +81,14 @@ def add_dispatch(source: Source, *, functions: list[str], line: str, key: str) -
         if present := _line_with(source, entry, key):
             raise source.present(present.key_start, f"`{key}` in the dispatch of `{entry.name}`")
         shared = _required_line(source, entry, line)
-        changes.append(_change(source, shared.key_end, f", {key}"))
-    _refuse_left_behind(source, functions, lambda entry: not _line_with(source, entry, line)
-                        or bool(_line_with(source, entry, key)))
+        insertion = Splice(shared.key_end, shared.key_end, f", {key}".encode())
+        changes.append(Change(source.line(shared.key_start), (insertion,)))
+
+    def served(entry: Entry) -> bool:
+        """It has the device, or what serves `line` there serves any device."""
+        return bool(_line_with(source, entry, key)) or not _line_with(source, entry, line)
+
+    _refuse_left_behind(source, functions, served)
     return changes
 
 
@@ -92,14 +96,17 @@ def move_dispatch(source: Source, *, functions: list[str], key: str, to: str) ->
     """Moves a device from its own kernel to the line that `to` stands on."""
     changes = []
     for entry in _named(source, functions):
-        shared, own = _required_line(source, entry, to), _line_with(source, entry, key)
+        shared, own = _required_line(source, entry, to), _required_line(source, entry, key)
         if own == shared:
             raise source.present(shared.key_start, f"`{key}` on the line of `{to}` in `{entry.name}`")
-        own = _required_line(source, entry, key)
         insertion = Splice(shared.key_end, shared.key_end, f", {key}".encode())
         changes.append(Change(source.line(own.key_start), (_without_key(source, own, key), insertion)))
-    _refuse_left_behind(source, functions, lambda entry: to in (getattr(_line_with(source, entry, key), "keys", ()))
-                        or not (_line_with(source, entry, key) or _line_with(source, entry, to)))
+
+    def served(entry: Entry) -> bool:
+        """The two share a line, or neither has one."""
+        return _line_with(source, entry, key) == _line_with(source, entry, to)
+
+    _refuse_left_behind(source, functions, served)
     return changes
 
 
@@ -120,17 +127,24 @@ def set_dispatch(source: Source, *, functions: list[str], key: str, kernel: str)
             anchor = own or lines[-1]
             place = source.line_end(anchor.kernel_end)
             indentation = source.indentation(anchor.key_start).decode()
-            splices = list(source.insert_lines(place, f"{indentation}{key}: {kernel}").splices)
+            splices = list(source.insert_lines(place, place, f"{indentation}{key}: {kernel}").splices)
             splices += [_without_key(source, own, key)] if own else []
         changes.append(Change(source.line((own or lines[-1]).key_start), tuple(splices)))
-    _refuse_left_behind(source, functions, lambda entry: "dispatch" not in entry.fields
-                        or bool(_line_with(source, entry, key)))
+
+    def served(entry: Entry) -> bool:
+        """It has the device, or is composed of operators that do."""
+        return bool(_line_with(source, entry, key)) or "dispatch" not in entry.fields
+
+    _refuse_left_behind(source, functions, served)
     return changes
 
 
 @lru_cache(maxsize=8)
 def _entries(source: Source) -> list[Entry]:
-    root = yaml.compose(source.data.decode(), _LOADER)
+    try:
+        root = yaml.compose(source.data.decode(), _LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not valid YAML: {error}") from None
     if not isinstance(root, yaml.SequenceNode):
         raise ValueError("it is a list of operator entries")
     return [_entry(source, node) for node in root.value]
@@ -145,7 +159,8 @@ def _entry(source: Source, node: yaml.Node) -> Entry:
     last = node
     while not isinstance(last, yaml.ScalarNode) and last.value:
         last = last.value[-1][1] if isinstance(last, yaml.MappingNode) else last.value[-1]
-    return Entry(signature.value.partition("(")[0].strip(), fields, start, _end(source, last))
+    text = source.data[start : _end(source, last)].rstrip()  # a block scalar ends after the blank lines below it
+    return Entry(signature.value.partition("(")[0].strip(), fields, start, start + len(text))
 
 
 def _end(source: Source, node: yaml.Node) -> int:
@@ -154,7 +169,7 @@ def _end(source: Source, node: yaml.Node) -> int:
 
 def _end_of_lines(source: Source, entry: Entry) -> int:
     """Where the line after the entry starts; its own indented comments belong to it."""
-    end = entry.end if source.data[entry.end - 1 : entry.end] == b"\n" else source.line_end(entry.end)
+    end = source.line_end(entry.end)
     while (following := source.data[end : source.line_end(end)]).startswith(b" ") and following.strip()[:1] == b"#":
         end = source.line_end(end)
     return end
@@ -199,7 +214,7 @@ def _named(source: Source, functions: list[str]) -> list[Entry]:
     return [entries[function] for function in functions]
 
 
-def _refuse_left_behind(source: Source, functions: list[str], served) -> None:
+def _refuse_left_behind(source: Source, functions: list[str], served: Callable[[Entry], bool]) -> None:
     """Every overload of a migrated operator moves with it, or has no need to.
 
     An overload is covered if the edit names it, if `served` says its own dispatch already does what the edit
@@ -219,7 +234,3 @@ def _refuse_left_behind(source: Source, functions: list[str], served) -> None:
     if left:
         names = ", ".join(entry.name for entry in left)
         raise Refusal(source.line(left[0].start), f"overloads left behind: {names}", "name them in `functions` too")
-
-
-def _change(source: Source, offset: int, text: str) -> Change:
-    return Change(source.line(offset), (Splice(offset, offset, text.encode()),))

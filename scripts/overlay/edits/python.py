@@ -23,7 +23,9 @@ from .source import Change, Refusal, Source
 
 def add_import(source: Source, *, statement: str, after: str) -> list[Change]:
     """Puts an import after the module-level import of `after`, which is spelled as in the file: `.batchnorm`."""
-    new = _import(statement)
+    new = _parsed(statement, "`statement`")
+    if not isinstance(new, ast.Import | ast.ImportFrom):
+        raise ValueError(f"`{statement}` is not an import")
     imports = [node for node in parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
     for node in imports:
         if _modules(node) == _modules(new) and {*map(ast.dump, new.names)} <= {*map(ast.dump, node.names)}:
@@ -31,7 +33,7 @@ def add_import(source: Source, *, statement: str, after: str) -> list[Change]:
     anchors = [node for node in imports if after in _modules(node)]
     if not anchors:
         raise source.missing(f"no module-level import of `{after}`")
-    return [source.insert_lines(source.line_end(end_of(source, node)), statement) for node in anchors]
+    return [source.insert_lines(start_of(source, node), source.line_end(end_of(source, node)), statement) for node in anchors]
 
 
 def add_to_all(source: Source, *, names: list[str], after: str | None = None, before: str | None = None) -> list[Change]:
@@ -102,11 +104,11 @@ def add_argument(
     if (function is None) == (call is None) or (within is not None and call is None):
         raise ValueError("it takes `function`, or `call` with an optional `within`")
     if function is not None:
-        new = ast.parse(f"def f({argument}): ...").body[0].args
+        new = _parsed(f"def f({argument}): ...", "`argument`").args
         name = [*new.posonlyargs, *new.args, *new.kwonlyargs][0].arg
         containers = [parameters_of(source, node) for node in functions(source, function)]
     else:
-        keywords = ast.parse(f"f({argument})", mode="eval").body.keywords
+        keywords = _parsed(f"f({argument})", "`argument`").value.keywords
         name = keywords[0].arg if keywords else argument
         containers = [arguments_of(source, node) for node in _calls(source, call, within)]
     if not containers:
@@ -150,14 +152,13 @@ def remove_decorator(source: Source, *, opinfo: str, decorator: dict[str, str], 
     return changes
 
 
-def _import(statement: str) -> ast.Import | ast.ImportFrom:
+def _parsed(text: str, what: str) -> ast.stmt:
+    """What is the one statement `text`."""
     try:
-        body = ast.parse(statement).body
-    except SyntaxError:
-        body = []
-    if len(body) != 1 or not isinstance(body[0], ast.Import | ast.ImportFrom):
-        raise ValueError(f"`{statement}` is not an import statement")
-    return body[0]
+        (statement,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        raise ValueError(f"{what} is not valid Python: {text}") from None
+    return statement
 
 
 def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
@@ -225,7 +226,7 @@ def _is_decorate_info(node: ast.AST, wanted: dict[str, str]) -> bool:
     if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "DecorateInfo":
         return False
     names = ("decorators", "cls_name", "test_name")
-    values = dict(zip(names, node.args, strict=False)) | {keyword.arg: keyword.value for keyword in node.keywords}
+    values = dict(zip(names, node.args)) | {keyword.arg: keyword.value for keyword in node.keywords}
     fields = {"class": "cls_name", "test": "test_name", "device_type": "device_type"}
     if not all(_text(values.get(field)) == wanted[key] for key, field in fields.items() if key in wanted):
         return False

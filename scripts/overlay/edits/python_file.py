@@ -75,7 +75,7 @@ def container_of(source: Source, node: ast.List | ast.Tuple | ast.Set | ast.Dict
     if source.data[start : start + 1] not in (b"[", b"(", b"{"):
         raise ValueError(f"line {source.line(start)}: a tuple without parentheses; use replace_text")
     if isinstance(node, ast.Dict):
-        items = [(key or value, value) for key, value in zip(node.keys, node.values, strict=True)]
+        items = [(key or value, value) for key, value in zip(node.keys, node.values)]
     else:
         items = [(element, element) for element in node.elts]
     kind = type(node).__name__.lower()
@@ -96,14 +96,13 @@ def parameters_of(source: Source, function: ast.FunctionDef | ast.AsyncFunctionD
     signature = function.args
     positional = [*signature.posonlyargs, *signature.args]
     defaults = [None] * (len(positional) - len(signature.defaults)) + signature.defaults
-    items = [(argument, default or argument) for argument, default in zip(positional, defaults, strict=True)]
+    items = [(argument, default or argument) for argument, default in zip(positional, defaults)]
     items += [(argument, argument) for argument in (signature.vararg, signature.kwarg) if argument]
     items += [(argument, default or argument)
-              for argument, default in zip(signature.kwonlyargs, signature.kw_defaults, strict=True)]
+              for argument, default in zip(signature.kwonlyargs, signature.kw_defaults)]
     items.sort(key=lambda item: start_of(source, item[0]))
     start = source.data.index(b"(", source.data.index(function.name.encode(), start_of(source, function)))
-    last = end_of(source, items[-1][1]) if items else start + 1
-    close = source.data.index(b")", last) if not items else _closing(source.data, last)
+    close = _closing(source.data, end_of(source, items[-1][1]) if items else start + 1)
     return Container("parameters", list(_elements(source, items, start + 1, close)), start + 1, close)
 
 
@@ -170,7 +169,9 @@ def _skip(data: bytes, position: int) -> int:
 
 
 def _closing(data: bytes, position: int) -> int:
-    """The parenthesis that ends a parameter list, from the end of its last parameter."""
-    while data[position : position + 1] != b")":
-        position = _skip(data, position + (data[position : position + 1] in (b",", b"/")))
-    return position
+    """The parenthesis that ends a parameter list: the last one before its colon or arrow."""
+    close = position = _skip(data, position)
+    while (character := data[position : position + 1]) in (b",", b"/", b")"):
+        close = position if character == b")" else close
+        position = _skip(data, position + 1)
+    return close

@@ -29,7 +29,7 @@ class Splice:
 class Change:
     """One touched place. All splices refer to the original file, so that edits do not move each other's anchors."""
 
-    line: int
+    line: int  # of the anchor
     splices: tuple[Splice, ...]
 
 
@@ -75,12 +75,12 @@ class Source:
         before = self.data[self.line_start(offset) : offset]
         return before if not before.strip() else b" " * len(before.decode())
 
-    def insert_lines(self, offset: int, text: str) -> Change:
-        """Puts whole lines at `offset`, the start of a line or the end of the file."""
+    def insert_lines(self, anchor: int, offset: int, text: str) -> Change:
+        """Puts whole lines at `offset`, the start of a line or the end of the file, for what stands at `anchor`."""
         block = text.rstrip("\n").encode() + b"\n"
         if offset == len(self.data) and not self.data.endswith(b"\n"):
             block = b"\n" + block
-        return Change(self.line(offset), (Splice(offset, offset, block),))
+        return Change(self.line(anchor), (Splice(offset, offset, block),))
 
     def missing(self, what: str) -> Refusal:
         return Refusal(None, f"the anchor is missing: {what}", "upstream may have renamed or removed it: "
@@ -94,6 +94,8 @@ def splice(data: bytes, splices: Iterable[Splice]) -> bytes:
     """`data` with all splices made; those at one place keep their order."""
     parts, position = [], 0
     for part in sorted(splices, key=lambda part: (part.start, part.end)):
+        if part.start < position:
+            raise ValueError("splices overlap")
         parts += [data[position : part.start], part.text]
         position = part.end
     return b"".join([*parts, data[position:]])
