@@ -21,7 +21,7 @@ from .paths import REPO
 
 PYTHON = (3, 11)
 GIB = 1 << 30
-MEMORY_PER_JOB = 2 * GIB  # a generated file with PyTorch's headers peaks below this
+MEMORY_PER_JOB = 2 * GIB  # twice the most that a compiler was seen to take
 DISK_BLOCKER, DISK_WANTED = 2, 8  # GiB: .venv and wheel mode; with the trees and wheels of every release
 
 OK, WARNING, BLOCKER = "ok", "warning", "BLOCKER"
