@@ -32,8 +32,8 @@ doctor: ## what this machine has, what is needed, how to mend it
 demo: $(READY) ## build the operators, check and time them              [TORCH=]
 	@$(VENV_PYTHON) scripts/demo.py
 
-wheel-mode: $(READY) ## build them for `import torch_overlay`                 [TORCH=]
-	@$(OVERLAY) wheel-mode --python $(VENV_PYTHON)
+wheel-mode: $(READY) ## build them for `import torch_overlay`                 [TORCH=] [FOR=another python]
+	@$(OVERLAY) wheel-mode --python "$(or $(FOR),$(VENV_PYTHON))"
 
 bench: $(READY) ## compare an operator with its PyTorch equivalent      [OP=] [DEVICE=]
 	@$(VENV_PYTHON) benchmarks/$(OP).py --device $(DEVICE)

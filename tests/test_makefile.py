@@ -19,7 +19,7 @@ TREE_COMMANDS = ("apply", "check", "status", "diff", "patch", "revert", "rebase"
 
 # As typed in a terminal, although this runs below `make test`.
 ENVIRONMENT = {
-    name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|TORCH$|VERSION$|TREE$", name)
+    name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|TORCH$|VERSION$|TREE$|FOR$", name)
 }
 
 
@@ -62,6 +62,11 @@ def test_fetch_passes_its_options():
     assert recipe("fetch", "VERSION=2.6.0").strip().endswith("overlay fetch 2.6.0")
     options = recipe("fetch", "VERSION=2.14.1", "SOURCE=wheel", "PLATFORM=host").split()
     assert options[-5:] == ["2.14.1", "--source", "wheel", "--platform", "host"]
+
+
+def test_wheel_mode_for_another_interpreter():
+    assert '--python ".venv/bin/python"' in recipe("wheel-mode")
+    assert '--python "/usr/bin/python3"' in recipe("wheel-mode", "FOR=/usr/bin/python3")
 
 
 def test_each_release_has_its_own_environment():
