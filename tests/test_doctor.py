@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from overlay import doctor
+from overlay import doctor, machine
 from overlay.paths import REPO
 
 
@@ -58,7 +58,7 @@ def test_an_older_python_is_a_blocker(monkeypatch):
 
 
 def test_the_sources_are_syntax_for_an_older_python():
-    for name in ("doctor", "errors", "paths", "versions"):
+    for name in ("doctor", "errors", "machine", "paths", "versions"):
         ast.parse((REPO / "scripts" / "overlay" / f"{name}.py").read_text(), feature_version=(3, 8))
 
 
@@ -97,8 +97,11 @@ def test_disk(monkeypatch, free, state):
     assert doctor._disk().state == state
 
 
-@pytest.mark.parametrize(("gib", "cores", "jobs"), [(1, 8, 1), (7, 8, 3), (64, 2, 2)])
-def test_memory_limits_the_jobs(monkeypatch, gib, cores, jobs):
-    monkeypatch.setattr(doctor, "_available_memory", lambda: gib * doctor.GIB)
-    monkeypatch.setattr(doctor, "_cores", lambda: cores)
+@pytest.mark.parametrize(
+    ("gib", "cores", "wanted", "jobs"), [(1, 8, "", 1), (7, 8, "", 4), (64, 2, "", 2), (64, 8, "3", 3), (4, 8, "6", 2)]
+)
+def test_memory_limits_the_jobs(monkeypatch, gib, cores, wanted, jobs):
+    monkeypatch.setattr(machine, "available_memory", lambda: gib * doctor.GIB)
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    monkeypatch.setenv("MAX_JOBS", wanted)
     assert doctor._memory().needed.endswith(f"MAX_JOBS={jobs}")

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import OverlayError
+from .machine import MEMORY_PER_JOB, available_memory, compile_jobs, cores
 from .paths import REPO
 
 PYTHON = (3, 11)
 GIB = 1 << 30
-MEMORY_PER_JOB = 2 * GIB  # twice the most that a compiler was seen to take
 DISK_BLOCKER, DISK_WANTED = 2, 8  # GiB: .venv and wheel mode; with the trees and wheels of every release
 
 OK, WARNING, BLOCKER = "ok", "warning", "BLOCKER"
@@ -186,30 +186,14 @@ def _disk() -> Check:
 
 
 def _memory() -> Check:
-    cores, available = _cores(), _available_memory()
-    jobs = max(1, min(cores, available // MEMORY_PER_JOB))
-    state = OK if available >= MEMORY_PER_JOB else WARNING
+    available, per_job = available_memory(), MEMORY_PER_JOB / GIB
     return Check(
         "memory",
-        f"{available / GIB:.0f} GiB available, {cores} cores",
-        f"{MEMORY_PER_JOB // GIB} GiB per compile job: MAX_JOBS={jobs}",
-        state,
+        f"{available / GIB:.0f} GiB available, {cores()} cores",
+        f"{per_job} GiB per compile job: MAX_JOBS={compile_jobs()}",
+        OK if available >= MEMORY_PER_JOB else WARNING,
         "close other programs, and build with MAX_JOBS=1",
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _available_memory() -> int:
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    meminfo, limit = Path("/proc/meminfo"), Path("/sys/fs/cgroup/memory.max")
-    if meminfo.is_file():
-        available = int(re.search(r"^MemAvailable:\s+(\d+)", meminfo.read_text(), re.MULTILINE)[1]) << 10
-    if limit.is_file() and limit.read_text().strip().isdigit():  # a container's; else "max"
-        available = min(available, int(limit.read_text()))
-    return available
 
 
 def _install(package: str, homebrew: str | None = None) -> str:

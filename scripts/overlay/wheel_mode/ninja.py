@@ -7,15 +7,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import OverlayError
+from ..machine import compile_jobs
 from .files import write_if_changed
 from .toolchain import LINK_FLAGS, Toolchain
-
-_BYTES_PER_JOB = 1.5 * 2**30
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def write_ninja(
 def run_ninja(folder: Path, target: str) -> None:
     """Its output goes to the terminal as it comes; the compiler's message stays the last thing on it."""
     ninja = _find_ninja()
-    command = [ninja, "-C", str(folder), f"-j{_jobs()}", target]
+    command = [ninja, "-C", str(folder), f"-j{compile_jobs()}", target]
     environment = {"NINJA_STATUS": "[%f/%t, %es] ", **os.environ}
     failed = []
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -91,17 +91,11 @@ def write_compile_commands(folder: Path) -> None:
 
 
 def _find_ninja() -> str:
-    ninja = shutil.which("ninja")
+    beside = Path(sys.executable).parent  # the one from pip; a virtual environment need not be on PATH
+    ninja = shutil.which("ninja", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if ninja is None:
-        raise OverlayError("ninja", "wheel mode builds with ninja, and it is not on PATH", "pip install ninja")
+        raise OverlayError("ninja", "wheel mode builds with ninja, and it is not there", "pip install ninja")
     return ninja
-
-
-def _jobs() -> int:
-    """As many as there are CPUs, or MAX_JOBS, but no more than fit into memory."""
-    wanted = int(os.environ.get("MAX_JOBS") or len(os.sched_getaffinity(0)))
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(1, min(wanted, int(available / _BYTES_PER_JOB)))
 
 
 def _escape(text: str) -> str:
