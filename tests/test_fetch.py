@@ -114,6 +114,20 @@ fetch.fetch_tree("2.14.1", "wheel")
     assert fetch.fetch_tree("2.14.1").is_dir()
 
 
+@pytest.mark.parametrize("output", ["torch (2.15.0)\nAvailable versions: 2.15.0, 2.14.1\n", "torch (2.15.0+cpu)\n"])
+def test_newest_is_the_first_that_pip_names(monkeypatch, output):
+    result = subprocess.CompletedProcess([], 0, output, "")
+    monkeypatch.setattr(fetch.subprocess, "run", lambda *_, **__: result)
+    assert fetch.newest_version() == "2.15.0"
+
+
+def test_newest_without_a_network(monkeypatch):
+    result = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for torch")
+    monkeypatch.setattr(fetch.subprocess, "run", lambda *_, **__: result)
+    with pytest.raises(OverlayError, match="VERSION=newest: pip could not tell .* No matching distribution"):
+        fetch.newest_version()
+
+
 def test_git_command(capsys, monkeypatch):
     arguments = ["2.14.1", "--source", "git", "--dry-run"]
     assert command_line(arguments) == 0
