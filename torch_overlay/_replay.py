@@ -74,7 +74,13 @@ def _add_import(module: ModuleType, statement: str, after: str) -> None:
 
 
 def _add_to_all(module: ModuleType, names: list[str], after: str | None = None, before: str | None = None) -> None:
-    module.__all__ += [name for name in names if name not in module.__all__]
+    exported = list(module.__all__)
+    module.__all__ += [name for name in names if name not in exported]
+    # torch.nn does `from torch.nn.modules import *`, which was done before the names were there.
+    parent = sys.modules[module.__name__.rpartition(".")[0]]
+    if all(getattr(parent, name, None) is getattr(module, name) for name in exported):
+        for name in names:
+            setattr(parent, name, getattr(module, name))
 
 
 def _add_element(

@@ -32,10 +32,6 @@ class Target:
         return self.root / "torch" / "include"
 
     @property
-    def libraries(self) -> Path:
-        return self.root / "torch" / "lib"
-
-    @property
     def packaged(self) -> Path:
         return self.root / "torchgen" / "packaged"
 
