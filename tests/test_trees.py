@@ -163,6 +163,7 @@ def test_site_holds_what_compiling_and_linking_take(tmp_path):
             "has no aten/src/ATen/native/native_functions.yaml",
         ),
         ({"torch/version.py": None}, "this holds no torch"),
+        ({"torch/version.py": "__version__ = '2.14.1'\n"}, "it does not say cuda, git_version"),
         ({"torch/../../outside.py": ""}, "a wheel's file stays inside it"),
     ],
 )
@@ -185,7 +186,7 @@ def test_a_broken_wheel_file(tmp_path):
 
 
 def test_the_torch_of_an_interpreter(tmp_path):
-    site = wheels.installed_site(Path(sys.executable))
+    site = wheels.installed_site(sys.executable)
     tree = wheels.build_tree(site, tmp_path / "tree")
     build = wheels.read_build(wheels.open_site(site))
     assert tree.version == Version(build.version)
@@ -203,6 +204,6 @@ def test_an_interpreter_without_torch(tmp_path):
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # -S: no site-packages
     bare.chmod(0o755)
     with pytest.raises(OverlayError, match="this interpreter has no torch"):
-        wheels.installed_site(bare)
+        wheels.installed_site(str(bare))
     with pytest.raises(OverlayError, match="no working Python"):
-        wheels.installed_site(tmp_path / "nothing")
+        wheels.installed_site(str(tmp_path / "nothing"))

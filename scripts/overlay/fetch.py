@@ -194,4 +194,4 @@ def _installed(version: str) -> Path:
             f"SOURCE=installed takes the torch of this interpreter, and {version} was asked for",
             f"make fetch VERSION={version} SOURCE=wheel, or TORCH={version}",
         )
-    return wheels.installed_site(Path(sys.executable))
+    return wheels.installed_site(sys.executable)

@@ -102,17 +102,19 @@ def open_site(path: Path) -> Site:
     return WheelFile(path) if path.suffix == ".whl" else InstalledSite(path)
 
 
-def installed_site(python: Path) -> Path:
-    """The site-packages folder that holds the torch of an interpreter; torch is not imported."""
+def installed_site(python: str) -> Path:
+    """The site-packages folder that holds the torch of an interpreter, which is asked without importing it."""
+    executable = shutil.which(python)
     code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
     try:
-        origin = subprocess.run(
-            [python, "-c", code], cwd="/", check=True, capture_output=True, text=True
-        ).stdout.strip()
+        if executable is None:
+            raise FileNotFoundError("no such program")
+        answer = subprocess.run([Path(executable).absolute(), "-c", code], cwd="/", check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise OverlayError(str(python), f"this is no working Python interpreter: {error}") from None
+        raise OverlayError(python, f"this is no working Python interpreter: {error}", "name another one") from None
+    origin = answer.stdout.decode().strip()
     if not origin:
-        raise OverlayError(str(python), "this interpreter has no torch", f"{python} -m pip install torch")
+        raise OverlayError(python, "this interpreter has no torch", f"{python} -m pip install torch")
     site = Path(origin).parents[1]
     if not (site / "torchgen" / "packaged").is_dir():
         raise OverlayError(
@@ -132,10 +134,13 @@ def read_build(site: Site) -> Build:
         raise OverlayError(site.origin, "this holds no torch: torch/version.py not found") from None
     values = {}
     for statement in module.body:
-        if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(statement.value, ast.Constant):
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Constant):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             values[ast.unparse(target)] = statement.value.value
-    return Build(values["__version__"], values["git_version"], values.get("cuda"))
+    missing = {"__version__", "git_version", "cuda"} - values.keys()
+    if missing:
+        raise OverlayError(f"{site.origin}: torch/version.py", f"it does not say {', '.join(sorted(missing))}")
+    return Build(values["__version__"], values["git_version"], values["cuda"])
 
 
 def place_in_tree(name: str) -> str | None:

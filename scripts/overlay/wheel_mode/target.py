@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import Version
 
 from ..errors import OverlayError
+from ..wheels import InstalledSite, installed_site, read_build
 
 _PARTS = ("torch/version.py", "torch/include/ATen/ATen.h", "torchgen/gen.py", "torchgen/packaged/ATen/native/tags.yaml")
 
@@ -48,33 +47,12 @@ def from_root(root: Path) -> Target:
             f"the folder of an installed or unpacked PyTorch wheel holds torch/ and torchgen/; missing: {', '.join(missing)}",
             "name the folder with --torch-root, or an interpreter that has torch with --python",
         )
-    values = _assignments(root / "torch" / "version.py")
-    return Target(root, values["__version__"], values["git_version"], values["cuda"], _cxx_standard(root))
+    build = read_build(InstalledSite(root))
+    return Target(root, build.version, build.git_version, build.cuda, _cxx_standard(root))
 
 
 def from_python(executable: str) -> Target:
-    """Asks the interpreter where its torch is, without importing it."""
-    question = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s else '')"
-    try:
-        answer = subprocess.run([executable, "-c", question], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise OverlayError(executable, f"a Python interpreter was expected: {error}", "name another with --python") from None
-    if not answer:
-        raise OverlayError(executable, "this interpreter has no torch", f"{executable} -m pip install torch")
-    return from_root(Path(answer).parents[1])
-
-
-def _assignments(path: Path) -> dict[str, str | None]:
-    """The literals that torch/version.py assigns; the file may hold imports that are not for us to run."""
-    values = {}
-    for node in ast.parse(path.read_text()).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if isinstance(target, ast.Name) and isinstance(getattr(node, "value", None), ast.Constant):
-            values[target.id] = node.value.value
-    missing = {"__version__", "git_version", "cuda"} - values.keys()
-    if missing:
-        raise OverlayError(str(path), f"it says version, git hash and CUDA version; missing: {', '.join(sorted(missing))}")
-    return values
+    return from_root(installed_site(executable))
 
 
 def _cxx_standard(root: Path) -> str:
