@@ -150,7 +150,7 @@ def _changing(tree: Tree) -> Iterator[None]:
         if state and not state.complete:
             raise OverlayError(str(tree.root), "interrupted half way",
                                "`make apply` and `make revert` both go on from the state file") from None
-        raise OverlayError(str(tree.root), "interrupted; no file is changed", "run it again") from None
+        raise OverlayError(str(tree.root), "interrupted; nothing is half done", "make status") from None
 
 
 def _refused(plan: Plan, text: str) -> int:

@@ -93,11 +93,14 @@ def _roll_back(root: Path, changing: list[PlannedFile], folders: list[str], old:
 
 
 def _restore(root: Path, file: PlannedFile) -> None:
-    path = root / file.path
+    """Undoes our own writing; what somebody else wrote meanwhile stays."""
+    content = _content(root / file.path)
+    if content == file.current or content != file.new:
+        return
     if file.current is None:
-        path.unlink(missing_ok=True)
-    elif not path.exists() or path.read_bytes() != file.current:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        os.unlink(root / file.path)
+    else:
+        (root / file.path).parent.mkdir(parents=True, exist_ok=True)
         _write(root, file.path, file.current, file.mode)
 
 
@@ -130,11 +133,17 @@ def _put(root: Path, path: str, data: bytes | None) -> None:
 
 
 def _write_state(root: Path, state: State | None) -> None:
-    path = root / STATE_FILE
-    if state is None and path.exists():
-        os.unlink(path)
-    elif state is not None and (not path.exists() or path.read_bytes() != state.dump()):
-        _write(root, STATE_FILE, state.dump(), 0o644)
+    content, data = _content(root / STATE_FILE), state.dump() if state else None
+    if content == data:
+        return
+    if data is None:
+        os.unlink(root / STATE_FILE)
+    else:
+        _write(root, STATE_FILE, data, 0o644)
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def _temporary(root: Path, path: str) -> Path:
@@ -161,7 +170,7 @@ def _remove_folders(root: Path, folders: tuple[str, ...], new: State | None) -> 
     """Removes the folders that we made and that nothing needs any more; returns those that stay."""
     needed = {parent.as_posix() for path in (new.files if new else ()) for parent in Path(path).parents}
     for folder in reversed(sorted({*folders} - needed)):
-        with suppress(OSError):  # somebody else's files are in it
+        if (root / folder).exists() and not os.listdir(root / folder):  # else somebody else's files are in it
             os.rmdir(root / folder)
     return tuple(sorted({*folders} & needed))
 
@@ -169,8 +178,7 @@ def _remove_folders(root: Path, folders: tuple[str, ...], new: State | None) -> 
 def _refuse_changed(root: Path, files: list[PlannedFile]) -> None:
     """Against an editor that saved one of the files while they were computed."""
     for file in files:
-        path = root / file.path
-        if (path.read_bytes() if path.exists() else None) != file.current:
+        if _content(root / file.path) != file.current:
             raise OverlayError(file.path, "it changed while the plan was made", "the tree is as it was; run it again")
 
 
