@@ -158,17 +158,19 @@ def _without_file(tree: Tree, edit: Edit) -> PlannedEdit:
 def _original(
     tree: Tree, target: str, known: FileRecord | None, current: bytes | None, edits: list[Edit], rebase: bool
 ) -> bytes:
-    """The file as upstream has it."""
+    """The file as upstream has it: after an update, as git has it, or as it stands now."""
     if known is None:
         return current
+    under_git = git.is_work_tree(tree.root)
+    if rebase and under_git:
+        committed = git.committed(tree.root, target)
+        if committed is not None and current in (committed, apply_edits(target, committed, edits)[0]):
+            return committed
     if known.is_ours(digest(current)):
         return _stored(target, known)
-    if not rebase or current is None:
-        raise _changed(target)
-    committed = git.committed(tree.root, target) if git.is_work_tree(tree.root) else current
-    if committed is None or current not in (committed, apply_edits(target, committed, edits)[0]):
-        raise _changed(target)
-    return committed
+    if rebase and not under_git and current is not None:
+        return current
+    raise _changed(target)
 
 
 def _plan_overlay_file(plan: Plan, path: str, source: Path) -> None:
@@ -192,6 +194,8 @@ def _plan_leftovers(plan: Plan, rebase: bool) -> None:
         if path in planned:
             continue
         current = _read(plan.tree, path)
+        if rebase and git.is_work_tree(plan.tree.root) and git.committed(plan.tree.root, path) == current:
+            continue  # the update brought what we had put there
         if known.is_ours(digest(current)):
             original = _stored(path, known)
             plan.files.append(PlannedFile(path, original, current, original, _mode(plan.tree, path)))
