@@ -11,7 +11,9 @@ from overlay.errors import OverlayError
 from overlay.model import Edit, _load_edit
 
 
-def make_edit(target: str, operation: str, /, *, id: str = "an-edit", count: int | None = None, **arguments: Any) -> Edit:
+def make_edit(
+    target: str, operation: str, /, *, id: str = "an-edit", count: int | None = None, **arguments: Any
+) -> Edit:
     """An edit as a patch file gives it; `from_` is spelled `from` there."""
     raw = {"id": id, "description": "A test.", "upstream": "not proposed"}
     raw |= {} if count is None else {"count": count}

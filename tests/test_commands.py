@@ -162,7 +162,8 @@ def test_changed_patches_move_the_tree_to_the_new_result(setting):
     (setting.overlay / "aten/src/ATen/native/cpu/kernels/Twice.cpp").unlink()
     assert run("apply", setting.tree) == 0
     moved = snapshot(setting.tree)
-    assert (setting.tree / NATIVE_FILE).read_text() == NATIVE and not (setting.tree / "aten/src/ATen/native/cpu").exists()
+    assert (setting.tree / NATIVE_FILE).read_text() == NATIVE
+    assert not (setting.tree / "aten/src/ATen/native/cpu").exists()
     run("revert", setting.tree)
     assert snapshot(setting.tree) == before
     run("apply", setting.tree)
@@ -277,7 +278,7 @@ def test_rebase_drops_an_edit_whose_versions_ended(setting, capfd, under_git):
     if under_git:
         commit(setting.tree)
     run("apply", setting.tree)
-    setting.edit_patch(f"{NATIVE_FILE}.yaml", "upstream: not proposed\n", 'upstream: not proposed\n  versions: "<2.7"\n')
+    setting.edit_patch(f"{NATIVE_FILE}.yaml", "  add_entries", '  versions: "<2.7"\n  add_entries')
     entry = "- func: twice(Tensor self) -> Tensor\n" if under_git else "- func: twice(Tensor self, int n=1) -> Tensor\n"
     merged = f"{NATIVE}\n{entry}"  # in git, to the byte what our edit gave
     write(setting.tree, {"version.txt": "2.7.0\n", NATIVE_FILE: merged})

@@ -14,9 +14,12 @@ TEXT = "one\n    two\nthree\n    two\n"
 
 
 def test_insert_text():
-    assert edited(LIST, TEXT, "insert_text", after="three\n", text="    new\n") == TEXT.replace("three\n", "three\n    new\n")
-    assert edited(LIST, TEXT, "insert_text", before="three\n", text="new\n") == TEXT.replace("three\n", "new\nthree\n")
-    assert edited(LIST, TEXT, "insert_text", after="two\n", text="new\n", count=2) == TEXT.replace("two\n", "two\nnew\n")
+    def inserted(**arguments):
+        return edited(LIST, TEXT, "insert_text", text="new\n", **arguments)
+
+    assert inserted(after="three\n") == TEXT.replace("three\n", "three\nnew\n")
+    assert inserted(before="three\n") == TEXT.replace("three\n", "new\nthree\n")
+    assert inserted(after="two\n", count=2) == TEXT.replace("two\n", "two\nnew\n")
 
 
 def test_insert_text_refusals():

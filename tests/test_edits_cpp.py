@@ -87,7 +87,7 @@ def test_outline():
     source = Source(TARGET, TEXT.encode())
     functions = [item.names[0] for item in cpp_file.definitions(source) if item.kind == "function"]
     assert functions == [
-        "at::native::twice", "at::native::branches", "at::native::branches", "at::native::Thing::run",
+        "at::native::twice", "at::native::branches", "at::native::Thing::run",
         "at::native::Box::Box", "at::native::Box::operator==", "at::native::TORCH_IMPL_FUNC",
         "at::native::REGISTER_OTHER", "at::native::fill",
     ]
@@ -114,10 +114,12 @@ def test_insert_after_includes_stays_out_of_a_block_that_holds_code():
 
 
 def test_insert_after_includes_refusals():
-    assert "opens with no #include" in refused(TARGET, "int x;\n#include <a.h>\n", "insert_after_includes", text="x").rule
-    assert "already upstream: `#import <Metal/Metal.h>`" in refused(
-        TARGET, TEXT, "insert_after_includes", text="#import <Metal/Metal.h>").rule
-    assert "not valid: line" in refused(TARGET, TEXT, "insert_after_includes", text="namespace {").rule
+    def rule(text, source=TEXT):
+        return refused(TARGET, source, "insert_after_includes", text=text).rule
+
+    assert "opens with no #include" in rule("x", "int x;\n#include <a.h>\n")
+    assert "already upstream: `#import <Metal/Metal.h>`" in rule("#import <Metal/Metal.h>")
+    assert "not valid: line" in rule("namespace {")
 
 
 @pytest.mark.parametrize(("function", "end"), [
@@ -180,7 +182,7 @@ def test_add_enumerator_refusals():
 
 
 def test_real_files(tree_2_6_0):
-    """Real files have an outline, those among them that tree-sitter makes nothing of, and definitions are found in it."""
+    """Real files have an outline, also those that tree-sitter makes nothing of, and definitions are found in it."""
     native = tree_2_6_0 / "aten/src/ATen/native"
     for path in [*native.glob("mps/operations/*.mm"), *native.glob("Con*.cpp"), *native.glob("cuda/Unary*.cu")]:
         assert cpp_file.definitions(Source(path.name, path.read_bytes())), path

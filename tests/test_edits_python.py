@@ -237,7 +237,8 @@ op_db = [
 @pytest.mark.parametrize(("variant", "decorator", "old", "new"), [
     (None, {"class": "TestCommon", "test": "test_out"},
      '            DecorateInfo(unittest.expectedFailure, "TestCommon", "test_out"),\n', ""),
-    (None, {"device_type": "mps"}, '            DecorateInfo(unittest.skip("slow"), "TestMPS", device_type="mps"),\n', ""),
+    (None, {"device_type": "mps"},
+     '            DecorateInfo(unittest.skip("slow"), "TestMPS", device_type="mps"),\n', ""),
     (None, {"decorator": "slow"}, '[DecorateInfo(slow, "TestGrad"), ', "["),
     ("two", {"class": "TestCommon"},
      '(DecorateInfo(unittest.expectedFailure, "TestCommon"), DecorateInfo(slow, "TestGrad"))',
@@ -268,7 +269,9 @@ def test_a_template_is_parsed_with_its_placeholders():
     assert result == text.replace(")\n", ")\nfrom .x import y\n")
 
 
-ATOMS = st.sampled_from(["a", "b.c", '"d"', "(e)", "(\n    f\n)", "lambda x: (x, y)", "g[1, 2]", '"é, ("', "h(1, k=[2])"])
+ATOMS = st.sampled_from(
+    ["a", "b.c", '"d"', "(e)", "(\n    f\n)", "lambda x: (x, y)", "g[1, 2]", '"é, ("', "h(1, k=[2])"]
+)
 GAPS = st.sampled_from(["", " ", "\n", "  # x, )\n    ", "\n\n    "])
 
 
@@ -283,7 +286,7 @@ def test_any_layout_takes_an_element_and_gives_it_up_again(items, data):
     count = elements.count(elements[index])
 
     added = edited(TARGET, text, "add_element", to="x", after=elements[index], elements=["new"], count=count)
-    expected = [part for element in elements for part in ([element, "new"] if element == elements[index] else [element])]
+    expected = [part for one in elements for part in ([one, "new"] if one == elements[index] else [one])]
     assert [ast.unparse(element) for element in ast.parse(added).body[0].value.elts] == expected
     assert is_subsequence(text, added)
 

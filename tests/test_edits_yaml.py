@@ -116,7 +116,8 @@ def test_add_dispatch_refusals():
 
 def test_move_dispatch():
     result = edited(TARGET, TEXT, "move_dispatch", functions=["add.out"], key="MPS", to="CUDA")
-    assert result == replaced("CPU, CUDA: add_out  # é\n    MPS: add_out_mps  # slow\n", "CPU, CUDA, MPS: add_out  # é\n")
+    old, new = "CPU, CUDA: add_out  # é\n    MPS: add_out_mps  # slow\n", "CPU, CUDA, MPS: add_out  # é\n"
+    assert result == replaced(old, new)
 
 
 def test_move_dispatch_from_a_shared_line():

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from edit_helpers import Setting, snapshot
 from overlay import __main__, transaction
-from overlay.state import STATE_FILE, load_state
+from overlay.state import load_state
 
 STRIDE = 11  # 1 passes as well, in minutes
 CALLS = ("open", "write", "fsync", "fchmod", "fchown", "replace", "unlink", "mkdir", "rmdir")
@@ -272,8 +272,9 @@ def test_an_editor_saving_a_file_meanwhile_is_noticed(setting, capfd, monkeypatc
 @pytest.mark.parametrize("under_git", [False, True])
 def test_nothing_else_changes(setting, capfd, monkeypatch, under_git):
     if under_git:
-        for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "a"]):
-            subprocess.run(["git", "-C", str(setting.tree), *command], check=True)
+        for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a"]):
+            git = ["git", "-C", str(setting.tree), "-c", "user.name=a", "-c", "user.email=a"]
+            subprocess.run([*git, *command], check=True)
     other = setting.tree / ("torch/__init__.py" if not under_git else "version.txt")
     real = transaction._put
 

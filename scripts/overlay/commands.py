@@ -32,7 +32,7 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
         parser = subparsers.add_parser(name, help=text, description=text)
         parser.add_argument("tree", type=Path, help="the root of a PyTorch tree")
         if name == "patch":
-            parser.add_argument("--output", type=Path, metavar="FILE", help="default: build/aten-overlay-<version>.patch")
+            parser.add_argument("--output", type=Path, help="default: build/aten-overlay-<version>.patch")
         parser.set_defaults(run=command)
 
 
@@ -66,7 +66,8 @@ def status(arguments: argparse.Namespace) -> int:
         if not known.is_ours(digest(file.read_bytes()) if file.exists() else None):
             print(f"changed since: {path}")
     plan = _plan(tree)
-    for id in state.edits.keys() - {planned.edit.id for planned in plan.edits if planned.status is not Status.OTHER_VERSION}:
+    wanted = {planned.edit.id for planned in plan.edits if planned.status is not Status.OTHER_VERSION}
+    for id in sorted(state.edits.keys() - wanted):
         print(f"no longer wanted: {id}")
     print_refusals(plan.refusals)
     return _done(summary(plan))
@@ -87,7 +88,8 @@ def patch(arguments: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(unified_diff(plan.files))
     except OSError as error:
-        raise OverlayError(str(output), f"it can be written: {error.strerror}", "name another file with --output") from None
+        rule = f"it can be written: {error.strerror}"
+        raise OverlayError(str(output), rule, "name another file with --output") from None
     return _done(f"patch: {output}; {summary(plan)}")
 
 

@@ -5,7 +5,7 @@
       description: What it does and why.
       upstream: not proposed             # or: PR <number> | merged in <version>
       versions: ">=2.6"                  # optional; the releases it is for
-      count: 1                           # optional; how many places it must touch (default: 1, or 1 for each of `functions`)
+      count: 1                           # optional; how many places it must touch (1 for each of its `functions`)
       <operation>: {<its arguments>}     # exactly one; the operations are in edits/
 """
 
@@ -50,7 +50,8 @@ def load_patches(root: Path = PATCHES) -> list[Edit]:
     for file in sorted(root.rglob("*.yaml")):
         for edit in _load_file(file, root):
             if edit.id in seen:
-                raise OverlayError(edit.place, f"an edit id is unique; {seen[edit.id]} has it too", "rename one of them")
+                rule = f"an edit id is unique; {seen[edit.id]} has it too"
+                raise OverlayError(edit.place, rule, "rename one of them")
             seen[edit.id] = edit.place
             edits.append(edit)
     return edits
@@ -74,16 +75,19 @@ def _load_edit(raw: Any, target: str, name: str) -> Edit:
         raise OverlayError(place, "an edit is a mapping")
     missing = {"id", "description", "upstream"} - raw.keys()
     if missing:
-        raise OverlayError(place, f"an edit has `id`, `description` and `upstream`; missing: {', '.join(sorted(missing))}")
+        names = ", ".join(sorted(missing))
+        raise OverlayError(place, f"an edit has `id`, `description` and `upstream`; missing: {names}")
     if not _UPSTREAM.fullmatch(str(raw["upstream"])):
-        raise OverlayError(place, f"`upstream` is `not proposed`, `PR <number>` or `merged in <version>`, not `{raw['upstream']}`")
+        values = "`not proposed`, `PR <number>` or `merged in <version>`"
+        raise OverlayError(place, f"`upstream` is {values}, not `{raw['upstream']}`")
     operations = [key for key in raw if key not in _FIELDS]
     if len(operations) != 1:
         raise OverlayError(place, f"an edit has exactly one operation; found: {', '.join(operations) or 'none'}")
     try:
         versions = SpecifierSet(str(raw.get("versions", "")))
     except InvalidSpecifier:
-        raise OverlayError(place, f"`versions` is a version specifier such as `>=2.14`, not `{raw['versions']}`") from None
+        rule = f"`versions` is a version specifier such as `>=2.14`, not `{raw['versions']}`"
+        raise OverlayError(place, rule) from None
     operation = operations[0]
     arguments = raw[operation]
     if not isinstance(arguments, dict):
@@ -91,7 +95,8 @@ def _load_edit(raw: Any, target: str, name: str) -> Edit:
     count = raw.get("count", _places(arguments))
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise OverlayError(place, f"`count` is a whole number from 1, not `{count}`")
-    return Edit(str(raw["id"]), str(raw["description"]).strip(), str(raw["upstream"]), versions, count, operation, arguments, target, place)
+    id, description, upstream = (str(raw[field]).strip() for field in ("id", "description", "upstream"))
+    return Edit(id, description, upstream, versions, count, operation, arguments, target, place)
 
 
 def _places(arguments: dict[str, Any]) -> int:

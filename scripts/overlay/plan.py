@@ -194,13 +194,20 @@ def _plan_leftovers(plan: Plan, rebase: bool) -> None:
         if path in planned:
             continue
         current = _read(plan.tree, path)
-        if rebase and git.is_work_tree(plan.tree.root) and git.committed(plan.tree.root, path) == current:
-            continue  # the update brought what we had put there
+        if rebase and _is_updated(plan.tree, path, known, current):
+            continue
         if known.is_ours(digest(current)):
             original = _stored(path, known)
             plan.files.append(PlannedFile(path, original, current, original, _mode(plan.tree, path)))
-        elif not rebase:
+        else:
             plan.refusals.append(_changed(path))
+
+
+def _is_updated(tree: Tree, path: str, known: FileRecord, current: bytes | None) -> bool:
+    """Whether an update of PyTorch wrote the file as it stands."""
+    if git.is_work_tree(tree.root):
+        return git.committed(tree.root, path) == current
+    return not known.is_ours(digest(current))
 
 
 def _overlay_files(overlays: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
@@ -249,5 +256,6 @@ def _unwritable(tree: Tree, file: PlannedFile) -> OverlayError | None:
         return OverlayError(file.path, "a file to change is writable, and this one is read-only", f"chmod u+w {path}")
     folder = next(parent for parent in path.parents if parent.exists())
     if not os.access(folder, os.W_OK):
-        return OverlayError(file.path, f"its folder {folder} is writable", "make it writable, or use a copy of the tree")
+        hint = "make it writable, or use a copy of the tree"
+        return OverlayError(file.path, f"its folder is writable, and {folder} is not", hint)
     return None

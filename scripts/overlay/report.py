@@ -25,7 +25,7 @@ def edit_printer(total: int) -> Callable[[PlannedEdit], None]:
 
 
 def summary(plan: Plan) -> str:
-    """"12 edits applied, 1 not in this tree; 9 overlay files applied"."""
+    """How many edits and overlay files stand how."""
     edits = Counter(planned.status for planned in plan.edits)
     added = [file for file in plan.files if file.original is None and file.new is not None]
     waiting = sum(file.changes for file in added)

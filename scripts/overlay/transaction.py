@@ -2,7 +2,8 @@
 
 The journal is written first (see state.py), then every new content to a temporary file beside its target, then
 the temporary files are renamed onto their targets, then the final state replaces the journal. A failure before that
-last step is rolled back here; after a kill, or where rolling back fails too, the journal lets `apply` or `revert` go on.
+last step is rolled back here; after a kill, or where rolling back fails too, `apply` and `revert` go on from the
+journal.
 """
 
 from __future__ import annotations
@@ -69,12 +70,15 @@ def commit(root: Path, files: list[PlannedFile], old: State | None, new: State |
     except BaseException as error:
         _roll_back(root, changing, folders, old, error)
         if isinstance(error, OSError):
-            raise OverlayError(error.filename or str(root), f"it can be written: {error.strerror}",
+            place = str(error.filename or root).removesuffix(_SUFFIX)
+            raise OverlayError(place, f"it can be written: {error.strerror}",
                                "the tree is as it was; mend that and run it again") from None
         raise
 
 
-def _roll_back(root: Path, changing: list[PlannedFile], folders: list[str], old: State | None, cause: BaseException) -> None:
+def _roll_back(
+    root: Path, changing: list[PlannedFile], folders: list[str], old: State | None, cause: BaseException
+) -> None:
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         for file in changing:
@@ -86,8 +90,9 @@ def _roll_back(root: Path, changing: list[PlannedFile], folders: list[str], old:
         _write_state(root, old)
         _discard_temporaries(root, [STATE_FILE])
     except OSError as error:
-        reason = f"{cause or type(cause).__name__}; putting the files back failed as well: {error}"
-        raise OverlayError(str(root), reason, "mend that, then `make revert` or `make apply` goes on from the state file") from None
+        rule = f"{str(cause) or type(cause).__name__}; putting the files back failed as well: {error}"
+        hint = "mend that, then `make revert` and `make apply` both go on from the state file"
+        raise OverlayError(str(root), rule, hint) from None
     finally:
         signal.signal(signal.SIGINT, handler)
 

@@ -64,7 +64,8 @@ def check_edit(edit: Edit) -> None:
     try:
         inspect.signature(function).bind(None, **_keywords(edit))
     except TypeError as error:
-        raise OverlayError(edit.place, f"the arguments of `{edit.operation}`: {error}".replace("from_", "from")) from None
+        rule = f"the arguments of `{edit.operation}`: {error}".replace("from_", "from")
+        raise OverlayError(edit.place, rule, "see docs/edits.md") from None
     for name, kind in typing.get_type_hints(function).items():
         value = _keywords(edit).get(name)
         if name not in ("source", "return") and value is not None and not _is_of(value, kind):
@@ -114,7 +115,8 @@ def _refuse_overlap(source: Source, taken: dict[str, list[Splice]], splices: lis
     for other, parts in taken.items():
         for one in parts:
             if any(one.start < two.end and two.start < one.end for two in splices):
-                raise Refusal(source.line(one.start), f"it changes what the edit `{other}` changes", "make them one edit")
+                rule = f"it changes what the edit `{other}` changes"
+                raise Refusal(source.line(one.start), rule, "make them one edit")
 
 
 def _problem(path: str, data: bytes) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .cpp_file import Definition, Token, definitions, enumerators, tokens
+from .cpp_file import Definition, definitions, enumerators, tokens
 from .elements import insert_elements
 from .source import Change, Refusal, Source, Splice
 

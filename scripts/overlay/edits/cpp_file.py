@@ -30,6 +30,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _DIRECTIVE = re.compile(rb"#[ \t]*(\w*)(?:\\\r?\n|/\*.*?\*/|[^\n])*", re.DOTALL)
+_AFTER_PARAMETERS = ("const", "noexcept", "override", "final")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -160,9 +161,8 @@ def _kind_of(source: Source, bracket: Token, scope: _Scope) -> tuple[str, tuple[
         return "namespace", scope.path
     called = any(_is_call(token) for token in item)
     last = texts[-1] if texts else ""
-    if {"class", "struct", "union", "enum"} & {*texts} and (
-        not called or last == ">" or (item[-1].kind == "word" and last not in ("const", "noexcept", "override", "final"))
-    ):
+    named = last == ">" or (item[-1:] and item[-1].kind == "word" and last not in _AFTER_PARAMETERS)
+    if {"class", "struct", "union", "enum"} & {*texts} and (not called or named):
         return ("enum" if "enum" in texts else "class"), (*scope.path, *_class_name(item))
     if not called or ("=" in texts and "operator" not in texts):
         return "group", ()  # an initializer
@@ -208,7 +208,7 @@ def _without_template(item: list[Token]) -> list[Token]:
 
 
 def _function_names(path: tuple[str, ...], item: list[Token]) -> tuple[str, ...]:
-    """For each call-like part `name(...)` of a definition's head: the name, and the name with what is in parentheses."""
+    """For each call-like part `name(...)` of a definition's head: the name, without and with its parentheses."""
     names = []
     item = _without_template(item)
     for index, token in enumerate(item):

@@ -34,14 +34,15 @@ def insert_elements(source: Source, container: Container, index: int, texts: lis
     """Puts elements after the one at `index` (-1: first), laid out as their neighbours are."""
     elements = container.elements
     if not elements:
-        return _insertion(source, container.open, container.open, ", ".join(texts) + ("," if container.kind == "tuple" else ""))
+        text = ", ".join(texts) + ("," if container.kind == "tuple" else "")
+        return _insertion(source, container.open, container.open, text)
     if index < 0:
         first = elements[0]
         if not source.starts_line(first.start):
             return _insertion(source, first.start, first.start, "".join(f"{text}, " for text in texts))
         indent = source.indentation(first.start)
-        start, lines = source.line_start(first.start), "".join(_line(text, indent) + ",\n" for text in texts)
-        return _insertion(source, first.start, start, lines)
+        lines = "".join(_line(text, indent) + ",\n" for text in texts)
+        return _insertion(source, first.start, source.line_start(first.start), lines)
     anchor = elements[index]
     neighbour = next(element for element in elements if source.line(element.start) == source.line(anchor.start))
     lines = [_line(text, source.indentation(neighbour.start)) for text in texts]

@@ -71,7 +71,8 @@ def add_entries(source: Source, *, after: str, entries: str) -> list[Change]:
         anchors = [entry for entry in _entries(source) if entry.base == after][-1:]
     if not anchors:
         raise source.missing(f"no entry `{after}`")
-    return [source.insert_lines(anchor.start, _end_of_lines(source, anchor), "\n" + entries.strip("\n")) for anchor in anchors]
+    block = "\n" + entries.strip("\n")
+    return [source.insert_lines(anchor.start, _end_of_lines(source, anchor), block) for anchor in anchors]
 
 
 def add_dispatch(source: Source, *, functions: list[str], line: str, key: str) -> list[Change]:
@@ -116,8 +117,8 @@ def set_dispatch(source: Source, *, functions: list[str], key: str, kernel: str)
     for entry in _named(source, functions):
         lines = _dispatch(source, entry)
         if not lines:
-            raise Refusal(source.line(entry.start), f"`{entry.name}` has no `dispatch`: it is CompositeImplicitAutograd, "
-                          "and a device's kernel would end that", "write the entry's dispatch with replace_text")
+            rule = f"`{entry.name}` has no `dispatch`: it is CompositeImplicitAutograd, which a kernel ends"
+            raise Refusal(source.line(entry.start), rule, "write the entry's dispatch with replace_text")
         own = _line_with(source, entry, key)
         if own and source.data[own.kernel_start : own.kernel_end] == kernel.encode():
             raise source.present(own.key_start, f"`{key}: {kernel}` in `{entry.name}`")

@@ -33,10 +33,15 @@ def add_import(source: Source, *, statement: str, after: str) -> list[Change]:
     anchors = [node for node in imports if after in _modules(node)]
     if not anchors:
         raise source.missing(f"no module-level import of `{after}`")
-    return [source.insert_lines(start_of(source, node), source.line_end(end_of(source, node)), statement) for node in anchors]
+    return [
+        source.insert_lines(start_of(source, node), source.line_end(end_of(source, node)), statement)
+        for node in anchors
+    ]
 
 
-def add_to_all(source: Source, *, names: list[str], after: str | None = None, before: str | None = None) -> list[Change]:
+def add_to_all(
+    source: Source, *, names: list[str], after: str | None = None, before: str | None = None
+) -> list[Change]:
     """Puts names into `__all__`, quoted as their neighbour is."""
     if after is not None and before is not None:
         raise ValueError("it takes one of `after` and `before`")
@@ -214,8 +219,14 @@ def _argument_name(node: ast.AST) -> str:
     return ast.unparse(node)
 
 
+def _callee(node: ast.AST) -> str:
+    """The last name of what is called."""
+    function = node.func if isinstance(node, ast.Call) else None
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
 def _is_opinfo(node: ast.AST, name: str, variant: str) -> bool:
-    if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("Info"):
+    if not _callee(node).endswith("Info"):
         return False
     names = node.args[:1] + [keyword.value for keyword in node.keywords if keyword.arg == "name"]
     variants = [_text(keyword.value) for keyword in node.keywords if keyword.arg == "variant_test_name"]
@@ -223,7 +234,7 @@ def _is_opinfo(node: ast.AST, name: str, variant: str) -> bool:
 
 
 def _is_decorate_info(node: ast.AST, wanted: dict[str, str]) -> bool:
-    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "DecorateInfo":
+    if _callee(node) != "DecorateInfo":
         return False
     names = ("decorators", "cls_name", "test_name")
     values = dict(zip(names, node.args)) | {keyword.arg: keyword.value for keyword in node.keywords}
