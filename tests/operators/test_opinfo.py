@@ -5,7 +5,7 @@ not ship them, so these are our own, small ones.
 """
 
 import torch
-import torch_overlay
+import torch_overlay.testing
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.library import opcheck
 from torch.testing._internal.common_device_type import OpDTypes, instantiate_device_type_tests, ops

@@ -3,7 +3,6 @@
 
 import itertools
 import math
-import unittest
 
 import hypothesis.strategies as st
 import torch
@@ -109,13 +108,15 @@ class TestCausalConv1d(TestCase):
         grad = lay_out(make_tensor(out.shape, device=device, dtype=dtype, low=-2, high=2), grad_layout)
         grad_final = make_tensor(final.shape, device=device, dtype=dtype, low=-2, high=2)
         actual = torch.autograd.grad((out, final), leaves, (grad, grad_final), allow_unused=True)
-        expected = torch.autograd.grad(
-            (out64, final64), double, (grad.double(), grad_final.double()), allow_unused=True
-        )
+        # The reference of an empty input does not depend on it.
+        pairs = [(o, g.double()) for o, g in ((out64, grad), (final64, grad_final)) if o.requires_grad]
+        expected = [None] * len(double)
+        if pairs:
+            outs, grads = zip(*pairs)
+            expected = torch.autograd.grad(outs, double, grads, allow_unused=True)
         eps = torch.finfo(dtype).eps
         for name, a, e, leaf in zip("input weight bias initial_state".split(), actual, expected, leaves):
-            if e is None:
-                continue
+            e = torch.zeros_like(leaf, dtype=torch.float64) if e is None else e
             self.assertEqual(a.dtype, leaf.dtype)
             self.assertEqual(a.shape, leaf.shape)
             # Sums of up to B * T terms of size about 10 in the arithmetic type, one rounding at the end.

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 
+import itertools
 from functools import partial
-from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ def reference_causal_conv1d(
     seq_idx=None,
     cu_seqlens=None,
 ):
-    """causal_conv1d as its definition reads, one output position at a time, for any dtype.
+    """causal_conv1d as its definition reads, a sequence and a tap at a time, for any dtype.
 
     Given float64 tensors it is what the kernels are tested against. Differentiable.
     """
@@ -42,47 +42,35 @@ def reference_causal_conv1d(
     weight = weight.flatten(1)
     width = weight.size(1)
     if cu_seqlens is not None:
-        segments = list(zip(cu_seqlens.tolist(), cu_seqlens[1:].tolist()))
-        rows = [(0, start, end) for start, end in segments]
+        rows = [(0, start, end) for start, end in itertools.pairwise(cu_seqlens.tolist())]
     else:
         rows = [(b, 0, input.size(2)) for b in range(input.size(0))]
 
     outs, states = [], []
     for n, (b, start, end) in enumerate(rows):
-        x = input[b, :, start:end]
-        first = x.new_zeros(x.size(0), width - 1) if initial_state is None else initial_state[n]
-        x = torch.cat([first, x], -1)  # column c is position c - (width - 1)
         length = end - start
-        if seq_idx is None:
-            index = [0] * length
-        else:
-            index = seq_idx[b, start:end].tolist()
+        first = input.new_zeros(input.size(1), width - 1) if initial_state is None else initial_state[n]
+        x = torch.cat([first, input[b, :, start:end]], -1)  # column c is position c - (width - 1)
+        here = torch.zeros(length, dtype=torch.int64) if seq_idx is None else seq_idx[b, start:end].cpu().long()
         # The initial state has the index of position 0.
-        index = ([index[0]] if index else [0]) * (width - 1) + index
+        index = torch.cat([here[:1].expand(width - 1) if length else here.new_zeros(width - 1), here])
 
-        columns = []
-        for t in range(length):
-            here = index[t + width - 1]
-            if here < 0:
-                columns.append(x.new_zeros(x.size(0)))
-                continue
-            z = x.new_zeros(x.size(0)) if bias is None else bias
-            for w in range(width):
-                if index[t + w] == here:
-                    z = z + weight[:, w] * x[:, t + w]
-            columns.append(z if activation is None else F.silu(z))
-        outs.append(torch.stack(columns, -1) if columns else x.new_empty(x.size(0), 0))
+        z = x.new_zeros(x.size(0), length) if bias is None else bias[:, None].expand(-1, length)
+        for w in range(width):
+            counts = (index[w : w + length] == here).to(x.device)
+            z = z + weight[:, w, None] * torch.where(counts, x[:, w : w + length], 0)
+        out = z if activation is None else F.silu(z)
+        outs.append(torch.where((here >= 0).to(x.device), out, 0))
 
-        last = max((t for t in range(length) if index[t + width - 1] >= 0), default=None)
-        places = []
-        for j in range(width - 1):
-            if length == 0:
-                places.append(x[:, j])
-            elif last is not None and index[last + 1 + j] == index[last + width - 1]:
-                places.append(x[:, last + 1 + j])
-            else:
-                places.append(x.new_zeros(x.size(0)))
-        states.append(torch.stack(places, -1) if places else x.new_empty(x.size(0), 0))
+        tokens = (here >= 0).nonzero()
+        if length == 0:
+            states.append(first)
+        elif len(tokens) == 0:
+            states.append(torch.zeros_like(first))
+        else:
+            last = int(tokens[-1]) + width - 1  # as a column
+            counts = (index[last - width + 2 : last + 1] == index[last]).to(x.device)
+            states.append(torch.where(counts, x[:, last - width + 2 : last + 1], 0))
 
     if cu_seqlens is not None:
         out = torch.cat(outs, -1)[None] if outs else torch.empty_like(input)
@@ -99,7 +87,7 @@ def sample_inputs_causal_conv1d(op_info, device, dtype, requires_grad, **kwargs)
 
     # batch, channels, time, width
     sizes = [(2, 3, 7, 4), (1, 5, 9, 2), (2, 1, 3, 5), (3, 2, 4, 1), (2, 3, 1, 3), (0, 3, 4, 3), (2, 3, 0, 3)]
-    for (b, d, t, w), bias, activation in product(sizes, (True, False), (None, "silu")):
+    for (b, d, t, w), bias, activation in itertools.product(sizes, (True, False), (None, "silu")):
         yield SampleInput(make(b, d, t), make(d, w), make(d) if bias else None, activation)
     # unbatched; the module's weight; the other spelling
     yield SampleInput(make(3, 8), make(3, 1, 4), make(3), "swish")
