@@ -210,6 +210,12 @@ def test_nothing_is_written_through_a_link_out_of_the_tree(setting, capfd):
     before = snapshot(outside)
     assert run("apply", setting.tree) == 1
     assert "not behind a symbolic link" in capfd.readouterr().err and snapshot(outside) == before
+    (setting.tree / "torch").unlink()
+    (setting.tree / "torch").mkdir()
+    for file in outside.iterdir():
+        (setting.tree / "torch" / file.name).symlink_to(file)
+    assert run("apply", setting.tree) == 1
+    assert "not behind a symbolic link" in capfd.readouterr().err and snapshot(outside) == before
 
 
 def test_uncommitted_changes_in_a_git_tree(setting, capfd):

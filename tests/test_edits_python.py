@@ -175,6 +175,11 @@ def test_remove_key(from_, key, old, new):
     assert edited(TARGET, TEXT, "remove_key", from_=from_, key=key) == replaced(old, new)
 
 
+def test_remove_key_leaves_the_comment_of_another():
+    text = 'x = [\n    "a",  # of a\n    "b"]\n'
+    assert edited(TARGET, text, "remove_key", from_="x", key='"b"') == text.replace('"b"', "")
+
+
 def test_remove_key_refusals():
     assert "`overrides.ret` has no `torch.z`" in refused(
         TARGET, TEXT, "remove_key", from_="overrides.ret", key="torch.z").rule

@@ -170,11 +170,12 @@ def test_read_only_from_any_call_on(scene, tmp_path):
             reset()
 
 
-def test_interrupt_after_any_call(scene, tmp_path):
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "again and again"])
+def test_interrupt_after_any_call(scene, lasting, tmp_path):
     setting, command, before, *_ = scene
     for call in range(1, writes(scene, tmp_path / "log") + 1):
         def action(call=call) -> int:
-            with_fault(call, interrupt, after=True)
+            with_fault(call, interrupt, after=True, lasting=lasting)
             return run(command, setting.tree)
 
         code, output = in_child(action, tmp_path / "log")

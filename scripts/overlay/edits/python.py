@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 
 from .elements import Container, insert_elements, remove_elements
 from .python_file import (
@@ -138,7 +139,7 @@ def remove_decorator(source: Source, *, opinfo: str, decorator: dict[str, str], 
     unknown = decorator.keys() - {"class", "test", "device_type", "decorator"}
     if unknown or not decorator:
         raise ValueError("`decorator` names any of class, test, device_type and decorator")
-    infos = [node for node in ast.walk(parse(source)) if _is_opinfo(node, opinfo, variant)]
+    infos = [node for node in _all_calls(source) if _is_opinfo(node, opinfo, variant)]
     name = f"{opinfo}.{variant}" if variant else opinfo
     if not infos:
         raise source.missing(f"no OpInfo `{name}`")
@@ -204,12 +205,16 @@ def _anchors(
     return found
 
 
-def _calls(source: Source, callee: str, within: str | None) -> Iterator[ast.Call]:
+@lru_cache(maxsize=4)
+def _all_calls(source: Source) -> list[ast.Call]:
+    return [node for node in ast.walk(parse(source)) if isinstance(node, ast.Call)]
+
+
+def _calls(source: Source, callee: str, within: str | None) -> list[ast.Call]:
     wanted = expression(callee)
-    for scope in functions(source, within) if within else [parse(source)]:
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and same(node.func, wanted):
-                yield node
+    scopes = functions(source, within) if within else []
+    nodes = [node for scope in scopes for node in ast.walk(scope)] if within else _all_calls(source)
+    return [node for node in nodes if isinstance(node, ast.Call) and same(node.func, wanted)]
 
 
 def _argument_name(node: ast.AST) -> str:
