@@ -19,6 +19,9 @@ from .ninja import Compile, run_ninja, write_compile_commands, write_ninja
 from .target import Target
 from .toolchain import Toolchain, find_toolchain
 
+# Folders of sources for devices that wheel mode does not build kernels for.
+_OTHER_DEVICES = ("cuda", "mps")
+
 LIBRARY = "libaten_overlay.so"
 MANIFEST = "manifest.json"
 TARGET = Path("target")  # in the build folder, a link to the target: every installation of the same torch gives one build
@@ -89,6 +92,8 @@ def _overlay_compiles(root: Path, toolchain: Toolchain) -> list[Compile]:
     compiles = []
     for source in sorted(path for part in ("aten", "torch") for path in (root / part).rglob("*.cpp")):
         name = source.relative_to(root).as_posix()
+        if any(f"/{device}/" in name for device in _OTHER_DEVICES):
+            continue
         if "/native/cpu/" not in name:
             compiles.append(Compile(source, f"objects/{name}.o", common))
             continue

@@ -24,7 +24,9 @@ from .target import Target
 from .templates import replace
 
 _DRIVER = Path(__file__).with_name("torchgen_driver.py")
+# Functions that the generated code calls and libtorch_cpu does not export.
 _UNPACK = Path(__file__).with_name("cpp") / "variable_type_unpack.cpp"
+_VMAP_CHECK = Path(__file__).with_name("cpp") / "vmap_check_escaped.h"
 
 # Registrations for devices that wheel mode does not build kernels for.
 _OTHER_DEVICES = ("CUDA", "MPS", "XPU", "HPU", "MTIA")
@@ -80,15 +82,18 @@ def generate(target: Target, edits: list[Edit], folder: Path) -> Generated:
 def _write_source(target: Target, edits: list[Edit], source: Path) -> None:
     """What the generators read: like aten/src/ATen, with tools/autograd beside it."""
     packaged = target.packaged
+    places = {"ATen/templates": "templates", "autograd/templates": "autograd/templates"}
+    templates = {
+        f"{folder}/{path.name}": path.read_text() for folder in places for path in sorted((packaged / folder).iterdir())
+    }
     files = {
         "native/native_functions.yaml": our_entries(edits, NATIVE_FUNCTIONS, target.release),
         "native/tags.yaml": (packaged / "ATen" / "native" / "tags.yaml").read_text(),
         "autograd/derivatives.yaml": our_entries(edits, DERIVATIVES, target.release),
     }
-    for folder, place in (("ATen/templates", "templates"), ("autograd/templates", "autograd/templates")):
-        for template in sorted((packaged / folder).iterdir()):
-            name = f"{folder}/{template.name}"
-            files[f"{place}/{template.name}"] = replace(name, template.read_text(), f"torch {target.version}")
+    for name, text in replace(templates, f"torch {target.version}").items():
+        folder, _, file = name.rpartition("/")
+        files[f"{places[folder]}/{file}"] = text
     sync_folder(source, files)
 
 
@@ -111,9 +116,11 @@ def _headers(target: Target, output: Path) -> dict[str, str]:
     for header, pattern in _OPERATOR_LISTS.items():
         headers[header] = f"{_extension(header)}{_includes(pattern, output)}"
     for header, place in _EXTENSIONS.items():
-        ours = f"overlay_generated/{Path(place).name}" if place.startswith("ATen") else f"overlay_generated/{place}"
+        ours = f"overlay_generated/{place}"
         headers[ours] = (output / place).read_text()
         headers[header] = f"{_extension(header)}#include <{ours}>\n"
+    headers[f"overlay_generated/{_VMAP_CHECK.name}"] = _VMAP_CHECK.read_text()
+    headers["ATen/VmapGeneratedPlumbing.h"] += f"#include <overlay_generated/{_VMAP_CHECK.name}>\n"
     for header in _UNPACKAGED:
         if not (target.include / header).exists():
             headers[header] = (output / header).read_text()

@@ -38,6 +38,10 @@ class Target:
         return f"torch {self.version} (git {self.git_version[:8]}) in {self.root}"
 
 
+def from_python(executable: str) -> Target:
+    return from_root(installed_site(executable))
+
+
 def from_root(root: Path) -> Target:
     root = root.resolve()
     missing = [part for part in _PARTS if not (root / part).is_file()]
@@ -49,10 +53,6 @@ def from_root(root: Path) -> Target:
         )
     build = read_build(InstalledSite(root))
     return Target(root, build.version, build.git_version, build.cuda, _cxx_standard(root))
-
-
-def from_python(executable: str) -> Target:
-    return from_root(installed_site(executable))
 
 
 def _cxx_standard(root: Path) -> str:

@@ -59,23 +59,24 @@ REPLACEMENTS = (
     ),
     Replacement(
         "autograd/templates/Functions.h",
-        r"inline std::vector<Tensor> unpack_list\((?s:.*)\n(?=using torch::autograd::TypeAndSize;)",
+        r"inline std::vector<Tensor> unpack_list\((?s:.*?)\n\}\n\n"
+        r"inline c10::List<std::optional<Tensor>> unpack_opt_list\((?s:.*?)\n\}\n",
         "",
         "the Functions.h of the wheel, which comes first, defines unpack_list and unpack_opt_list",
     ),
 )
 
 
-def replace(template: str, text: str, torch: str) -> str:
-    """The template as wheel mode needs it; `torch` says whose template it is."""
+def replace(templates: dict[str, str], torch: str) -> dict[str, str]:
+    """The templates (name to text) as wheel mode needs them; `torch` says whose they are."""
+    templates = dict(templates)
     for item in REPLACEMENTS:
-        if item.template != template:
-            continue
-        text, count = re.subn(item.pattern, item.replacement, text)
+        text, count = re.subn(item.pattern, item.replacement, templates.get(item.template, ""))
         if count != 1:
             raise OverlayError(
-                f"torchgen/packaged/{template} of {torch}",
+                f"torchgen/packaged/{item.template} of {torch}",
                 f"expected exactly one place that matches `{item.pattern}` ({item.why}); found {count}",
                 "this release's template differs: mend REPLACEMENTS in scripts/overlay/wheel_mode/templates.py",
             )
-    return text
+        templates[item.template] = text
+    return templates

@@ -27,7 +27,7 @@ _MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 _COMMON = (
     "-fPIC -DNDEBUG -DAT_PER_OPERATOR_HEADERS -fopenmp -fvisibility-inlines-hidden -fno-math-errno -fno-trapping-math"
 ).split()
-_WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Werror=return-type")
+_WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Wno-psabi", "-Werror=return-type")
 
 # The library uses the torch that is loaded already, so it has no path to one. What torch itself needs (CUDA, for
 # example) need not be on the machine that builds.
