@@ -7,6 +7,7 @@ slow moment of the machine hits all of them; a ratio is taken per round, and its
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import platform
 import statistics
@@ -71,6 +72,7 @@ def extra_memory(run: Callable[[], object]) -> int | None:
         return None
     run()  # code, thread pools and scratch of the first call
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # memory that malloc keeps from earlier calls would hide what this one takes
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # peak := current
     before = _status("VmRSS")
