@@ -194,12 +194,17 @@ def test_a_read_only_file_is_refused(setting, capfd):
     assert snapshot(setting.tree) == before
 
 
-def test_a_folder_that_cannot_be_written_is_refused(setting, capfd, monkeypatch):
-    locked, real = setting.tree / "torch", os.access
+@pytest.mark.parametrize(("folder", "rule", "count"), [
+    ("torch", "its folder is writable", 2),  # for functional.py and _twice.py
+    (".", "a tree to change is writable", 1),
+])
+def test_a_folder_that_cannot_be_written_is_refused(setting, capfd, monkeypatch, folder, rule, count):
+    locked, real = setting.tree / folder, os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != locked and real(path, mode))
     before = snapshot(setting.tree)
     assert run("apply", setting.tree) == 1
-    assert "its folder" in capfd.readouterr().err and snapshot(setting.tree) == before
+    error = capfd.readouterr().err
+    assert rule in error and error.count("error: ") == count and snapshot(setting.tree) == before
 
 
 def test_nothing_is_written_through_a_link_out_of_the_tree(setting, capfd):
@@ -344,13 +349,16 @@ def test_exit_codes(tmp_path):
 
 
 @pytest.mark.parametrize("version", ["2.6.0", "2.13.0", "2.14.1"])
-def test_the_patches_on_a_real_tree(version, request, tmp_path, capfd):
+def test_the_patches_on_a_real_tree(version, request, tmp_path, capfd, monkeypatch):
     """Apply, again, and revert, on the files that the patches touch and all that stands beside them."""
     real = request.getfixturevalue(f"tree_{version.replace('.', '_')}")
     tree = tmp_path / "tree"
-    edits = load_patches(PATCHES)
+    patches, *overlays = (shutil.copytree(root, tmp_path / root.name) for root in (PATCHES, *OVERLAYS))
+    monkeypatch.setattr("overlay.commands.PATCHES", patches)  # copies, which no editor changes meanwhile
+    monkeypatch.setattr("overlay.commands.OVERLAYS", tuple(overlays))
+    edits = load_patches(patches)
     targets = {edit.target for edit in edits} | {"version.txt", "torch/__init__.py", MARKER}
-    for path in targets | {file.relative_to(root).as_posix() for root in OVERLAYS for file in root.rglob("*")}:
+    for path in targets | {file.relative_to(root).as_posix() for root in overlays for file in root.rglob("*")}:
         if (real / path).is_file():
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(real / path, tree / path)
@@ -360,14 +368,14 @@ def test_the_patches_on_a_real_tree(version, request, tmp_path, capfd):
     assert run("apply", tree) == 0
     output = capfd.readouterr().out
     assert f"({len(edits)}/{len(edits)}) " in output and "refused" not in output
-    changed = set(git(tree, "status", "--porcelain", "-uall", "-z").split("\0")) - {""}
-    assert {entry[3:] for entry in changed} == load_state(tree).files.keys() | {STATE_FILE}
+    changed = changed_paths(tree)
+    assert changed == load_state(tree).files.keys() | {STATE_FILE}
     assert run("apply", tree) == 0 and "nothing to do" in capfd.readouterr().out
     assert run("patch", tree, "--output", tmp_path / "a.patch") == 0
     assert run("revert", tree) == 0 and snapshot(tree) == before
-
     git(tree, "apply", str(tmp_path / "a.patch"))
-    assert {entry[3:] for entry in git(tree, "status", "--porcelain", "-uall", "-z").split("\0") if entry} == {
-        entry[3:] for entry in changed} - {STATE_FILE}
+    assert changed_paths(tree) == changed - {STATE_FILE}
 
 
+def changed_paths(tree: Path) -> set[str]:
+    return {entry[3:] for entry in git(tree, "status", "--porcelain", "-uall", "-z").split("\0") if entry}

@@ -95,7 +95,7 @@ def make_plan(
         _plan_overlay_file(plan, path, source)
     _plan_leftovers(plan, rebase)
     plan.refusals += [planned.error for planned in plan.edits if planned.error]
-    plan.refusals += [error for file in plan.files if file.changes and (error := _unwritable(tree, file))]
+    plan.refusals += _unwritable(tree, [file for file in plan.files if file.changes])
     return plan
 
 
@@ -103,7 +103,7 @@ def plan_revert(tree: Tree, state: State) -> Plan:
     """Plans putting back every original."""
     plan = Plan(tree, state)
     _plan_leftovers(plan, rebase=False)
-    plan.refusals += [error for file in plan.files if file.changes and (error := _unwritable(tree, file))]
+    plan.refusals += _unwritable(tree, [file for file in plan.files if file.changes])
     return plan
 
 
@@ -250,12 +250,15 @@ def _mode(tree: Tree, path: str) -> int:
     return stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
 
 
-def _unwritable(tree: Tree, file: PlannedFile) -> OverlayError | None:
-    path = tree.root / file.path
-    if path.exists() and (not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK)):
-        return OverlayError(file.path, "a file to change is writable, and this one is read-only", f"chmod u+w {path}")
-    folder = next(parent for parent in path.parents if parent.exists())
-    if not os.access(folder, os.W_OK):
-        hint = "make it writable, or use a copy of the tree"
-        return OverlayError(file.path, f"its folder is writable, and {folder} is not", hint)
-    return None
+def _unwritable(tree: Tree, files: list[PlannedFile]) -> Iterator[OverlayError]:
+    if files and not os.access(tree.root, os.W_OK):
+        yield OverlayError(str(tree.root), "a tree to change is writable", "make it writable, or use a copy of it")
+        return
+    for file in files:
+        path = tree.root / file.path
+        folder = next(parent for parent in path.parents if parent.exists())
+        if path.exists() and (not path.stat().st_mode & 0o222 or not os.access(path, os.W_OK)):
+            rule = "a file to change is writable, and this one is read-only"
+            yield OverlayError(file.path, rule, f"chmod u+w {path}")
+        elif not os.access(folder, os.W_OK):
+            yield OverlayError(file.path, f"its folder is writable, and {folder} is not", f"chmod u+w {folder}")
