@@ -13,6 +13,7 @@ sys.path.insert(0, str(REPO / "scripts"))
 import edit_helpers  # noqa: E402
 from overlay import fetch, trees  # noqa: E402
 from overlay.paths import BUILD  # noqa: E402
+from wheel_mode_helpers import dummy_build  # noqa: E402, F401
 
 
 def _fetched(version: str) -> Path:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from overlay.errors import OverlayError
 from overlay.model import load_patches
 from overlay.paths import REPO
 from overlay.wheel_mode.manifest import extended_packages, python_edits
-from overlay.errors import OverlayError
 from packaging.version import Version
-from wheel_mode_helpers import dummy_build  # noqa: F401
 from wheel_mode_helpers import DUMMY_PATCHES, check_python, run_python
 
 IMPORT = "import torch, torch_overlay"

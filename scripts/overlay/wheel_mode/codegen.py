@@ -169,5 +169,6 @@ def _unit(names: list[str]) -> str:
     lines = ["// The generated sources in one translation unit."]
     for name in names:
         # See the replacement in RegisterDispatchKey.cpp.
-        lines += [f"#define DISPATCH_KEY_NAMESPACE {Path(name).stem}", f'#include "{name}"', "#undef DISPATCH_KEY_NAMESPACE"]
+        namespace = Path(name).stem
+        lines += [f"#define DISPATCH_KEY_NAMESPACE {namespace}", f'#include "{name}"', "#undef DISPATCH_KEY_NAMESPACE"]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,9 @@ from .target import from_python, from_root
 
 
 def add_parser(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("wheel-mode", help="build the operators beside an installed torch", description=__doc__)
+    parser = subparsers.add_parser(
+        "wheel-mode", help="build the operators beside an installed torch", description=__doc__
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--python", default=sys.executable, help="the interpreter whose torch it is (default: this one)")
     where.add_argument("--torch-root", type=Path, help="the folder that holds torch/ and torchgen/ of a wheel")

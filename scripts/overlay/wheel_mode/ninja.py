@@ -37,10 +37,11 @@ def write_ninja(
     flags = shlex.join([*toolchain.flags, *includes])
     lines = [
         "ninja_required_version = 1.5",
+        f"launcher = {toolchain.launcher}",
         f"cxx = {_escape(toolchain.compiler)}",
         f"flags = {_escape(flags)}",
         "rule compile",
-        f"  command = {toolchain.launcher} $cxx $flags $extra -MD -MF $out.d -c $in -o $out".replace("=  ", "= "),
+        "  command = $launcher $cxx $flags $extra -MD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = compile $out",
@@ -62,6 +63,11 @@ def write_ninja(
         f"default {library}",
     ]
     write_if_changed(folder / "build.ninja", "\n".join(lines) + "\n")
+
+
+def has_work(folder: Path, target: str) -> bool:
+    dry_run = [_find_ninja(), "-C", str(folder), "-n", target]
+    return "no work to do" not in subprocess.run(dry_run, capture_output=True, text=True).stdout
 
 
 def run_ninja(folder: Path, target: str) -> None:

@@ -48,7 +48,7 @@ def from_root(root: Path) -> Target:
     if missing:
         raise OverlayError(
             str(root),
-            f"the folder of an installed or unpacked PyTorch wheel holds torch/ and torchgen/; missing: {', '.join(missing)}",
+            f"a folder with torch/ and torchgen/ of a PyTorch wheel was expected; missing: {', '.join(missing)}",
             "name the folder with --torch-root, or an interpreter that has torch with --python",
         )
     build = read_build(InstalledSite(root))

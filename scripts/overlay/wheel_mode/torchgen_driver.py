@@ -2,7 +2,7 @@
 
     python torchgen_driver.py <source> <out>
 
-<source>  a folder like aten/src/ATen (native/*.yaml, templates/) with autograd/ (derivatives.yaml, templates/) beside it
+<source>  native/*.yaml and templates/ as in aten/src/ATen, autograd/derivatives.yaml and its templates/
 <out>     gets ATen/, autograd/ and operators.json
 """
 
