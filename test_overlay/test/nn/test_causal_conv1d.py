@@ -85,6 +85,23 @@ class TestCausalConv1d(TestCase):
             lambda _: f"error {error.max()} where {bound[error > bound].min()} is allowed, {dtype}",
         )
 
+    def reference_gradients(self, outs, leaves, grads):
+        """d outs / d leaves in float64; an empty input's reference does not depend on it."""
+        pairs = [(o, g.double()) for o, g in zip(outs, grads) if o.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        outs, grads = zip(*pairs)
+        found = torch.autograd.grad(outs, leaves, grads, allow_unused=True)
+        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves)]
+
+    def assert_gradients(self, actual, expected, leaves, terms):
+        """Sums of up to `terms` terms of size about 10 in the arithmetic type, rounded once at the end."""
+        for a, e, leaf in zip(actual, expected, leaves):
+            self.assertEqual(a.dtype, leaf.dtype)
+            self.assertEqual(a.shape, leaf.shape)
+            work = torch.finfo(torch.float64 if a.dtype == torch.float64 else torch.float32).eps
+            self.assertEqual(a.double(), e, rtol=2 * torch.finfo(a.dtype).eps, atol=20 * work * max(terms, 1))
+
     def check_forward_backward(self, device, dtype, b, d, t, w, layout, bias, activation, state, grad_layout):
         x, weight, bias, initial = self.inputs(device, dtype, b, d, t, w, layout=layout, bias=bias, state=state)
         leaves = [a for a in (x, weight, bias, initial) if a is not None]
@@ -108,23 +125,8 @@ class TestCausalConv1d(TestCase):
         grad = lay_out(make_tensor(out.shape, device=device, dtype=dtype, low=-2, high=2), grad_layout)
         grad_final = make_tensor(final.shape, device=device, dtype=dtype, low=-2, high=2)
         actual = torch.autograd.grad((out, final), leaves, (grad, grad_final), allow_unused=True)
-        # The reference of an empty input does not depend on it.
-        pairs = [(o, g.double()) for o, g in ((out64, grad), (final64, grad_final)) if o.requires_grad]
-        expected = [None] * len(double)
-        if pairs:
-            outs, grads = zip(*pairs)
-            expected = torch.autograd.grad(outs, double, grads, allow_unused=True)
-        eps = torch.finfo(dtype).eps
-        for name, a, e, leaf in zip("input weight bias initial_state".split(), actual, expected, leaves):
-            e = torch.zeros_like(leaf, dtype=torch.float64) if e is None else e
-            self.assertEqual(a.dtype, leaf.dtype)
-            self.assertEqual(a.shape, leaf.shape)
-            # Sums of up to B * T terms of size about 10 in the arithmetic type, one rounding at the end.
-            terms = b * t if name in ("weight", "bias") else w
-            work = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
-            self.assertEqual(
-                a.double(), e, rtol=2 * eps, atol=20 * work * max(terms, 1) + 1e-300, msg=lambda m: f"grad of {name}: {m}"
-            )
+        expected = self.reference_gradients((out64, final64), double, (grad, grad_final))
+        self.assert_gradients(actual, expected, leaves, max(b * t, w))
 
     @dtypes(*DTYPES)
     @parametrize("layout", LAYOUTS)
@@ -164,6 +166,226 @@ class TestCausalConv1d(TestCase):
         for t in (2047, 2048, 2049, 4099):
             for layout in ("contiguous", "channels_last"):
                 self.check_forward_backward(device, dtype, 1, 17, t, 4, layout, True, "silu", True, layout)
+
+    # ---- packed sequences -------------------------------------------------------------------
+
+    def check_packed(self, device, dtype, b, d, t, w, layout, bias, activation, state, **index):
+        x, weight, bias, _ = self.inputs(device, dtype, b, d, t, w, layout=layout, bias=bias)
+        n = index["cu_seqlens"].numel() - 1 if "cu_seqlens" in index else b
+        initial = make_tensor((n, d, w - 1), device=device, dtype=dtype, low=-2, high=2) if state else None
+        leaves = [a.requires_grad_() for a in (x, weight, bias, initial) if a is not None]
+        out, final = F.causal_conv1d(
+            x, weight, bias, activation, initial_state=initial, return_final_state=True, **index
+        )
+        with torch.no_grad():
+            self.assert_within_ulp(out, (x, weight, bias), activation, initial_state=initial, **index)
+        double = [a.detach().double().requires_grad_() for a in leaves]
+        it = iter(double)
+        x64, w64, b64, s64 = (None if a is None else next(it) for a in (x, weight, bias, initial))
+        outs64 = reference_causal_conv1d(
+            x64, w64, b64, activation, initial_state=s64, return_final_state=True, **index
+        )
+        self.assertEqual(final.double(), outs64[1], rtol=0, atol=0)
+        grads = [make_tensor(a.shape, device=device, dtype=dtype, low=-2, high=2) for a in (out, final)]
+        actual = torch.autograd.grad((out, final), leaves, grads, allow_unused=True)
+        expected = self.reference_gradients(outs64, double, grads)
+        self.assert_gradients(actual, expected, leaves, max(b * t, w))
+
+    @dtypes(*DTYPES)
+    def test_seq_idx_sweep(self, device, dtype):
+        @sweep
+        @given(
+            index=st.lists(
+                st.lists(st.sampled_from([-2, -1, 0, 0, 0, 1, 1, 7]), min_size=23, max_size=23), min_size=1, max_size=2
+            ),
+            t=st.sampled_from([0, 1, 2, 3, 4, 9, 23]),
+            runs=st.booleans(),
+            d=st.sampled_from([1, 3, 17]),
+            w=st.sampled_from([1, 2, 3, 4, 5, 9]),
+            layout=st.sampled_from(("contiguous", "channels_last", "sliced", "huge_pitch")),
+            bias=st.booleans(),
+            activation=st.sampled_from([None, "silu"]),
+            state=st.booleans(),
+            index_dtype=st.sampled_from([torch.int32, torch.int64]),
+        )
+        def check(index, t, runs, d, w, layout, bias, activation, state, index_dtype):
+            seq_idx = torch.tensor(index, device=device, dtype=index_dtype)[:, :t]
+            if runs:
+                seq_idx = seq_idx.repeat_interleave(4, 1)[:, :t]
+            b = len(index)
+            self.check_packed(device, dtype, b, d, t, w, layout, bias, activation, state, seq_idx=seq_idx)
+
+        check()
+
+    @dtypes(*DTYPES)
+    def test_cu_seqlens_sweep(self, device, dtype):
+        @sweep
+        @given(
+            lengths=st.lists(st.sampled_from([0, 0, 1, 2, 3, 5, 8, 13, 40]), max_size=6),
+            d=st.sampled_from([1, 3, 17]),
+            w=st.sampled_from([1, 2, 3, 4, 5, 9]),
+            layout=st.sampled_from(("contiguous", "channels_last", "sliced", "huge_pitch")),
+            bias=st.booleans(),
+            activation=st.sampled_from([None, "silu"]),
+            state=st.booleans(),
+            index_dtype=st.sampled_from([torch.int32, torch.int64]),
+        )
+        def check(lengths, d, w, layout, bias, activation, state, index_dtype):
+            bounds = torch.tensor([0, *itertools.accumulate(lengths)], device=device, dtype=index_dtype)
+            t = sum(lengths)
+            self.check_packed(device, dtype, 1, d, t, w, layout, bias, activation, state, cu_seqlens=bounds)
+
+        check()
+
+    @dtypes(*DTYPES)
+    def test_packed_equals_separate(self, device, dtype):
+        for layout, lengths in itertools.product(("contiguous", "channels_last"), ((5, 1, 700, 0, 2, 1500), (2500,))):
+            t = sum(lengths)
+            x, weight, bias, _ = self.inputs(device, dtype, 1, 19, t, 4, layout=layout)
+            bounds = [0, *itertools.accumulate(lengths)]
+            parts = [
+                F.causal_conv1d(x[..., start:end], weight, bias, "silu") for start, end in itertools.pairwise(bounds)
+            ]
+            seq_idx = torch.arange(len(lengths), device=device).repeat_interleave(
+                torch.tensor(lengths, device=device)
+            )
+            for index in ({"cu_seqlens": torch.tensor(bounds, device=device)}, {"seq_idx": seq_idx[None]}):
+                packed = F.causal_conv1d(x, weight, bias, "silu", **index)
+                self.assertEqual(packed, torch.cat(parts, -1), rtol=0, atol=0)
+
+    @dtypes(torch.float32)
+    def test_padding_is_inert(self, device, dtype):
+        x, weight, bias, state = self.inputs(device, dtype, 2, 5, 30, 4, state=True)
+        seq_idx = torch.zeros(2, 30, dtype=torch.int32, device=device)
+        seq_idx[0, :7] = -1  # left padding
+        seq_idx[1, 20:] = -1  # right padding
+        dirty = x.clone()
+        dirty[0, :, :7] = dirty[1, :, 20:] = math.nan
+        state[0] = math.nan  # belongs to position 0, which is padding: unused
+        dirty.requires_grad_()
+        out, final = F.causal_conv1d(
+            dirty, weight, bias, "silu", initial_state=state, return_final_state=True, seq_idx=seq_idx
+        )
+        self.assertEqual(out[0, :, :7].abs().sum() + out[1, :, 20:].abs().sum(), 0)
+        alone = F.causal_conv1d(x[:1, :, 7:], weight, bias, "silu")
+        self.assertEqual(out[0, :, 7:], alone[0], rtol=0, atol=0)
+        self.assertEqual(final[1], x[1, :, 17:20], rtol=0, atol=0)
+        (grad,) = torch.autograd.grad(out, dirty, torch.full_like(out, math.inf).where(seq_idx[:, None] < 0, 1.0))
+        self.assertTrue(grad.isfinite().all())
+        self.assertEqual(grad[0, :, :7].abs().sum() + grad[1, :, 20:].abs().sum(), 0)
+
+    @dtypes(torch.float32)
+    @onlyCPU
+    def test_bad_cu_seqlens(self, device, dtype):
+        x, weight, *_ = self.inputs(device, dtype, 1, 3, 8, 4)
+        for bounds, rule in (
+            ([0, 3], "run from 0 to T = 8, but got 0 to 3"),
+            ([1, 8], "run from 0 to T = 8, but got 1 to 8"),
+            ([0, 5, 3, 8], "not to decrease, but got 5 before 3 at segment 1"),
+            ([0, 9, 8], "not to decrease, but got 0 before 9 at segment 0"),
+        ):
+            with self.assertRaisesRegex(ValueError, rule):
+                F.causal_conv1d(x, weight, cu_seqlens=torch.tensor(bounds))
+
+    # ---- the decode step --------------------------------------------------------------------
+
+    def check_update(self, device, dtype, b, d, t, w, extra, steps, layout, bias, activation, ring, indices):
+        x, weight, bias, _ = self.inputs(device, dtype, b, d, t * steps, w, bias=bias)
+        rows = b + 2 if indices else b
+        size = w - 1 + extra
+        state = make_tensor((rows, d, size), device=device, dtype=dtype)
+        state = lay_out(state, layout) if size else state
+        state_indices = torch.randperm(rows, device=device)[:b] if indices else None
+        at = state_indices if indices else slice(None)
+        before = state.clone()
+        if ring:  # nothing before the first token
+            initial = None
+        else:
+            initial = state[at][..., size - (w - 1) :].clone()
+        whole = F.causal_conv1d(x, weight, bias, activation, initial_state=initial)
+        for step in range(steps):
+            out = F.causal_conv1d_update(
+                x[..., step * t : (step + 1) * t],
+                state,
+                weight,
+                bias,
+                activation,
+                state_indices=state_indices,
+                cache_seqlens=torch.full((b,), step * t, device=device, dtype=torch.int32) if ring else None,
+            )
+            self.assertEqual(out, whole[..., step * t : (step + 1) * t], rtol=0, atol=0)
+        history = torch.cat([before[at], x], -1)
+        expected = before.clone()
+        if ring and size:
+            for token in range(t * steps):
+                expected[at, :, token % size] = x[..., token]
+        elif size:
+            expected[at] = history[..., history.size(-1) - size :]
+        self.assertEqual(state, expected, rtol=0, atol=0)
+
+    @dtypes(*DTYPES)
+    def test_update_sweep(self, device, dtype):
+        @sweep
+        @given(
+            b=st.sampled_from([0, 1, 2, 3]),
+            d=st.sampled_from([1, 3, 8, 17, 37]),
+            t=st.sampled_from([1, 1, 2, 5]),
+            w=st.sampled_from([1, 2, 3, 4, 5, 9]),
+            extra=st.sampled_from([0, 1, 4]),
+            steps=st.sampled_from([1, 3]),
+            layout=st.sampled_from(("contiguous", "channels_last", "sliced", "huge_pitch")),
+            bias=st.booleans(),
+            activation=st.sampled_from([None, "silu"]),
+            ring=st.booleans(),
+            indices=st.booleans(),
+        )
+        def check(b, d, t, w, extra, steps, layout, bias, activation, ring, indices):
+            if ring and w - 1 + extra == 0:
+                extra = 1
+            self.check_update(device, dtype, b, d, t, w, extra, steps, layout, bias, activation, ring, indices)
+
+        check()
+
+    @dtypes(torch.float32)
+    def test_update_padding_and_stale_rows(self, device, dtype):
+        x, weight, bias, _ = self.inputs(device, dtype, 3, 5, 1, 4)
+        state = torch.full((6, 5, 3), math.nan, device=device)
+        state[4] = 1.0
+        before = state.clone()
+        indices = torch.tensor([-1, 4, -7], device=device)
+        out = F.causal_conv1d_update(x[..., 0], state, weight, bias, "silu", state_indices=indices)
+        self.assertEqual(out[0].abs().sum() + out[2].abs().sum(), 0)
+        self.assertTrue(out[1].isfinite().all())
+        self.assertEqual(state[:4], before[:4], equal_nan=True)
+        self.assertEqual(state[4, :, -1], x[1, :, 0])
+
+    @dtypes(torch.float32)
+    @onlyCPU
+    def test_update_errors(self, device, dtype):
+        x, weight, bias, _ = self.inputs(device, dtype, 2, 5, 1, 4)
+        x, state = x[..., 0], torch.zeros(4, 5, 3)
+
+        def error(kind, rule, *args, **kwargs):
+            with self.assertRaisesRegex(kind, rule):
+                F.causal_conv1d_update(*args, **kwargs)
+
+        index = torch.tensor
+        error(ValueError, r"expected state to be \[S, D, L\] .* D = 5, but got \[4, 6, 3\]", x, torch.zeros(4, 6, 3), weight)
+        error(ValueError, "at least the W-1 = 3 inputs before, but got L = 2", x, torch.zeros(2, 5, 2), weight)
+        error(ValueError, "B = 2 inputs, but got S = 4; pass state_indices", x, state, weight)
+        error(TypeError, "expected state to have the dtype of input", x, state.double(), weight)
+        error(IndexError, "below S = 4, .* but got 4 at 1", x, state, weight, state_indices=index([0, 4]))
+        error(ValueError, "each row of state once .* but got 3 twice", x, state, weight, state_indices=index([3, 3]))
+        error(IndexError, "count tokens from 0 on, but got -1 at 0", x, state[:2], weight, cache_seqlens=index([-1, 0]))
+        error(RuntimeError, "unsupported operation", x, torch.zeros(1, 5, 3).expand(2, 5, 3), weight)
+        error(ValueError, r"expected input to be \[B, D\] or \[B, D, T\], but got \[5\]", x[0], state, weight)
+        self.assertEqual(state.abs().sum(), 0)  # nothing half done
+
+    def test_update_has_no_gradient(self, device):
+        weight = torch.randn(5, 4, device=device, requires_grad=True)
+        out = F.causal_conv1d_update(torch.randn(2, 5, device=device), torch.zeros(2, 5, 3, device=device), weight)
+        with self.assertRaisesRegex(RuntimeError, "causal_conv1d_update"):
+            out.sum().backward()
 
     # ---- equal to the bit -------------------------------------------------------------------
 
