@@ -202,42 +202,6 @@ RowFunctions<acc_t> row_functions(int64_t width) {
 
 // ---- Staging: between the tensors and the rows ---------------------------------------------
 
-template <typename scalar_t, typename acc_t>
-void widen(const scalar_t* src, acc_t* dst, int64_t size) {
-  if constexpr (std::is_same_v<scalar_t, acc_t>) {
-    std::memcpy(dst, src, size * sizeof(acc_t));
-  } else {
-    using Vec = Vectorized<scalar_t>;
-    int64_t i = 0;
-    for (; i + Vec::size() <= size; i += Vec::size()) {
-      const auto [low, high] = vec::convert_to_float<scalar_t>(Vec::loadu(src + i));
-      low.store(dst + i);
-      high.store(dst + i + Vectorized<float>::size());
-    }
-    for (; i < size; ++i) {
-      dst[i] = src[i];
-    }
-  }
-}
-
-template <typename scalar_t, typename acc_t>
-void narrow(const acc_t* src, scalar_t* dst, int64_t size) {
-  if constexpr (std::is_same_v<scalar_t, acc_t>) {
-    std::memcpy(dst, src, size * sizeof(acc_t));
-  } else {
-    using Vec = Vectorized<scalar_t>;
-    int64_t i = 0;
-    for (; i + Vec::size() <= size; i += Vec::size()) {
-      const auto low = Vectorized<float>::loadu(src + i);
-      const auto high = Vectorized<float>::loadu(src + i + Vectorized<float>::size());
-      vec::convert_from_float<scalar_t>(low, high).store(dst + i);
-    }
-    for (; i < size; ++i) {
-      dst[i] = static_cast<scalar_t>(src[i]);
-    }
-  }
-}
-
 // rows[c * row_stride + i] = plane[channel + c, time + i]
 template <typename scalar_t, typename acc_t>
 void load_rows(

@@ -68,18 +68,35 @@ class StateRow {
     return token < 0 ? -1 : token % size_;
   }
 
-  // Takes the call's inputs in.
+  // Takes the call's inputs in, for `channels` neighbouring channels.
   template <typename scalar_t>
-  void push(scalar_t* state, int64_t state_stride, const scalar_t* input, int64_t input_stride, int64_t time) const {
+  void push(const Plane<scalar_t>& state, const Plane<const scalar_t>& input, int64_t channel, int64_t channels, int64_t time)
+      const {
     if (ring_) {
       for (const auto t : c10::irange(std::max<int64_t>(time - size_, 0), time)) {
-        state[(before_ + t) % size_ * state_stride] = input[t * input_stride];
+        const auto place = (before_ + t) % size_;
+        for (const auto c : c10::irange(channel, channel + channels)) {
+          *state.at(c, place) = *input.at(c, t);
+        }
       }
       return;
     }
-    for (const auto j : c10::irange(size_)) {
-      const auto from = j + time;
-      state[j * state_stride] = from < size_ ? state[from * state_stride] : input[(from - size_) * input_stride];
+    const auto kept = std::max<int64_t>(size_ - time, 0);
+    if (state.time_stride == 1 && state.channel_stride == size_ && kept > 0) {
+      // One move for all channels: what it puts into the new places is overwritten below.
+      auto* data = state.at(channel, 0);
+      std::memmove(data, data + time, (channels * size_ - time) * sizeof(scalar_t));
+    } else {
+      for (const auto c : c10::irange(channel, channel + channels)) {
+        for (const auto j : c10::irange(kept)) {
+          *state.at(c, j) = *state.at(c, j + time);
+        }
+      }
+    }
+    for (const auto j : c10::irange(kept, size_)) {
+      for (const auto c : c10::irange(channel, channel + channels)) {
+        *state.at(c, j) = *input.at(c, j + time - size_);
+      }
     }
   }
 
@@ -88,6 +105,70 @@ class StateRow {
   int64_t before_;
   bool ring_;
 };
+
+// lanes[c] = plane[channel + c, time]
+template <typename scalar_t, typename acc_t>
+void load_lanes(const Plane<scalar_t>& from, int64_t channel, int64_t time, int64_t count, acc_t* lanes) {
+  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+  const auto* data = from.at(channel, time);
+  if (from.channel_stride == 1) {
+    widen(data, lanes, count);
+  } else if (count == kLanes) {
+    for (int c = 0; c < kLanes; ++c) { // unrolled
+      lanes[c] = data[c * from.channel_stride];
+    }
+  } else {
+    for (const auto c : c10::irange(count)) {
+      lanes[c] = data[c * from.channel_stride];
+    }
+  }
+}
+
+// plane[channel + c, time] = lanes[c]
+template <typename scalar_t, typename acc_t>
+void store_lanes(const Plane<scalar_t>& to, int64_t channel, int64_t time, int64_t count, const acc_t* lanes) {
+  auto* data = to.at(channel, time);
+  if (to.channel_stride == 1) {
+    narrow(lanes, data, count);
+    return;
+  }
+  for (const auto c : c10::irange(count)) {
+    data[c * to.channel_stride] = static_cast<scalar_t>(lanes[c]);
+  }
+}
+
+// taps[k, lane] of `count` channels. `dense` is scratch of the same size.
+template <int kWidth, typename scalar_t, typename acc_t>
+void load_taps(
+    const Parameter<scalar_t, acc_t>& weight, int64_t channel, int64_t count, int64_t width, acc_t* dense, acc_t* taps) {
+  using Vec = Vectorized<acc_t>;
+  constexpr int64_t kLanes = Vec::size();
+  if (count < kLanes || !weight.load_dense(channel, kLanes, width, dense)) {
+    for (const auto c : c10::irange(count)) {
+      for (const auto k : c10::irange(width)) {
+        taps[k * kLanes + c] = weight.get(channel + c, k);
+      }
+    }
+    return;
+  }
+  const auto row = [&](int64_t k) { return Vec::loadu(dense + k * kLanes); };
+  if constexpr (kWidth == 4) { // the common width: transposed in registers
+    const auto [even0, odd0] = vec::deinterleave2(row(0), row(1));
+    const auto [even1, odd1] = vec::deinterleave2(row(2), row(3));
+    const auto [tap0, tap2] = vec::deinterleave2(even0, even1);
+    const auto [tap1, tap3] = vec::deinterleave2(odd0, odd1);
+    tap0.store(taps);
+    tap1.store(taps + kLanes);
+    tap2.store(taps + 2 * kLanes);
+    tap3.store(taps + 3 * kLanes);
+  } else {
+    for (int c = 0; c < kLanes; ++c) {
+      for (const auto k : c10::irange(width)) {
+        taps[k * kLanes + c] = dense[c * width + k];
+      }
+    }
+  }
+}
 
 template <typename scalar_t, int kWidth>
 void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
@@ -114,7 +195,7 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
   const auto grain = at::divup(kGrainSize, std::max<int64_t>(time * kLanes * width, 1));
   at::parallel_for(0, batch * groups, grain, [&](int64_t begin, int64_t end) {
     std::vector<acc_t> window((width - 1 + time) * kLanes, acc_t(0)); // [W-1 + T, lanes]
-    std::vector<acc_t> taps(width * kLanes, acc_t(0)); // [W, lanes]
+    std::vector<acc_t> taps(width * kLanes, acc_t(0)), dense(width * kLanes);
     acc_t lanes[kLanes] = {};
     for (const auto i : c10::irange(begin, end)) {
       const auto b = i / groups;
@@ -122,10 +203,9 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
       const auto count = std::min(kLanes, channels - channel);
       const auto out = plane<scalar_t>(output, b);
       if (rows[b] < 0) {
-        for (const auto c : c10::irange(count)) {
-          for (const auto t : c10::irange(time)) {
-            *out.at(channel + c, t) = 0;
-          }
+        const acc_t zeros[kLanes] = {};
+        for (const auto t : c10::irange(time)) {
+          store_lanes(out, channel, t, count, zeros);
         }
         continue;
       }
@@ -135,20 +215,20 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
 
       for (const auto j : c10::irange(width - 1)) {
         const auto place = state_row.tap(width, j);
-        for (const auto c : c10::irange(count)) {
-          window[j * kLanes + c] = place < 0 ? acc_t(0) : static_cast<acc_t>(*state.at(channel + c, place));
+        if (place < 0) {
+          std::fill_n(window.data() + j * kLanes, kLanes, acc_t(0));
+        } else {
+          load_lanes(state, channel, place, count, window.data() + j * kLanes);
         }
       }
       for (const auto t : c10::irange(time)) {
-        for (const auto c : c10::irange(count)) {
-          window[(width - 1 + t) * kLanes + c] = *input.at(channel + c, t);
-        }
+        load_lanes(input, channel, t, count, window.data() + (width - 1 + t) * kLanes);
       }
-      for (const auto c : c10::irange(count)) {
-        for (const auto k : c10::irange(width)) {
-          taps[k * kLanes + c] = weight.get(channel + c, k);
+      load_taps<kWidth>(weight, channel, count, width, dense.data(), taps.data());
+      if (!bias.load_dense(channel, count, 1, lanes)) {
+        for (const auto c : c10::irange(count)) {
+          lanes[c] = bias.get(channel + c);
         }
-        lanes[c] = bias.get(channel + c);
       }
       const auto bias_lanes = Vec::loadu(lanes);
       for (const auto t : c10::irange(time)) {
@@ -157,14 +237,9 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
           z = vec::fmadd(Vec::loadu(taps.data() + k * kLanes), Vec::loadu(window.data() + (t + k) * kLanes), z);
         }
         (args.silu ? silu(z) : z).store(lanes);
-        for (const auto c : c10::irange(count)) {
-          *out.at(channel + c, t) = static_cast<scalar_t>(lanes[c]);
-        }
+        store_lanes(out, channel, t, count, lanes);
       }
-      for (const auto c : c10::irange(count)) {
-        state_row.push(
-            state.at(channel + c, 0), state.time_stride, input.at(channel + c, 0), input.time_stride, time);
-      }
+      state_row.push(state, input, channel, count, time);
     }
   });
 }

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
+#include <c10/util/irange.h>
+
+#include <cstring>
 
 namespace at::native {
 
@@ -19,6 +23,42 @@ vec::Vectorized<acc_t> sigmoid(const vec::Vectorized<acc_t>& z) {
 template <typename acc_t>
 vec::Vectorized<acc_t> silu(const vec::Vectorized<acc_t>& z) {
   return z / (vec::Vectorized<acc_t>(1) + z.neg().exp());
+}
+
+template <typename scalar_t, typename acc_t>
+void widen(const scalar_t* src, acc_t* dst, int64_t size) {
+  if constexpr (std::is_same_v<scalar_t, acc_t>) {
+    std::memcpy(dst, src, size * sizeof(acc_t));
+  } else {
+    using Vec = vec::Vectorized<scalar_t>;
+    int64_t i = 0;
+    for (; i + Vec::size() <= size; i += Vec::size()) {
+      const auto [low, high] = vec::convert_to_float<scalar_t>(Vec::loadu(src + i));
+      low.store(dst + i);
+      high.store(dst + i + vec::Vectorized<float>::size());
+    }
+    for (; i < size; ++i) {
+      dst[i] = src[i];
+    }
+  }
+}
+
+template <typename scalar_t, typename acc_t>
+void narrow(const acc_t* src, scalar_t* dst, int64_t size) {
+  if constexpr (std::is_same_v<scalar_t, acc_t>) {
+    std::memcpy(dst, src, size * sizeof(acc_t));
+  } else {
+    using Vec = vec::Vectorized<scalar_t>;
+    int64_t i = 0;
+    for (; i + Vec::size() <= size; i += Vec::size()) {
+      const auto low = vec::Vectorized<float>::loadu(src + i);
+      const auto high = vec::Vectorized<float>::loadu(src + i + vec::Vectorized<float>::size());
+      vec::convert_from_float<scalar_t>(low, high).store(dst + i);
+    }
+    for (; i < size; ++i) {
+      dst[i] = static_cast<scalar_t>(src[i]);
+    }
+  }
 }
 
 // The [D, T] plane of one batch row (or the [D, W-1] of one state): a pointer and two strides.
@@ -69,6 +109,19 @@ class Parameter {
     const auto offset = channel * channel_stride_ + tap * tap_stride_;
     return narrow_ ? static_cast<acc_t>(static_cast<const scalar_t*>(data_)[offset])
                    : static_cast<const acc_t*>(data_)[offset];
+  }
+
+  // All taps of `channels` neighbouring channels, [channels, taps], if they lie densely in memory.
+  bool load_dense(int64_t channel, int64_t channels, int64_t taps, acc_t* out) const {
+    if (data_ == nullptr || channel_stride_ != taps || (taps > 1 && tap_stride_ != 1)) {
+      return false;
+    }
+    if (narrow_) {
+      widen(static_cast<const scalar_t*>(data_) + channel * taps, out, channels * taps);
+    } else {
+      widen(static_cast<const acc_t*>(data_) + channel * taps, out, channels * taps);
+    }
+    return true;
   }
 
  private:
