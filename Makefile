@@ -68,5 +68,5 @@ $(READY): scripts/requirements.txt tests/requirements.txt
 	@$(PYTHON) -m overlay.doctor $(VENV) >/dev/null || { $(PYTHON) -m overlay.doctor $(VENV); exit 1; }
 	@echo "Installing torch $(TORCH) and the tools into $(VENV): 1 to 10 minutes"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV_PYTHON) -m pip install --disable-pip-version-check "torch==$(TORCH)" $(^:%=-r %)
+	@$(VENV_PYTHON) -m pip install --disable-pip-version-check --no-compile "torch==$(TORCH)" $(^:%=-r %)
 	@touch $@
