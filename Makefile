@@ -16,7 +16,7 @@ VENV_PYTHON := $(VENV)/bin/python
 OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test test-full lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"
@@ -55,6 +55,9 @@ apply check status diff patch revert rebase: $(READY)
 ##@ For a change to this repository
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
+
+test-full: ## the same with gradients checked in full: hours
+	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 $(MAKE) --no-print-directory test
 
 lint: $(READY) ## ruff over the Python, and the patch files' own rules
 	@$(VENV_PYTHON) -m ruff check

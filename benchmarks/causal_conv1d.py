@@ -9,8 +9,9 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-import torch_overlay  # noqa: F401
 from harness import Comparison, compare, extra_memory, machine
+
+import torch_overlay  # noqa: F401
 
 B, D, T, W = 4, 2048, 2048, 4
 
@@ -61,7 +62,7 @@ def main() -> None:
 
     print(f"causal_conv1d, B={B} D={D} T={T} W={W}, bias, SiLU; {machine()}")
     print(f"median (20th..80th percentile) of {arguments.rounds} interleaved rounds; memory beyond the arguments\n")
-    print("| dtype | layout | pass | overlay, ms | F.pad + F.conv1d + F.silu, ms | times faster | memory, MiB | theirs |")
+    print("| dtype | layout | pass | overlay, ms | pad + conv1d + silu, ms | times faster | memory, MiB | theirs |")
     print("|---|---|---|---|---|---|---|---|")
     for dtype in (torch.float32, torch.bfloat16):
         for layout in ("contiguous", "channels-last"):
@@ -73,7 +74,8 @@ def main() -> None:
             ):
                 memory = [f"{extra_memory(lambda f=f: call(f)) / 2**20:.0f}" for f in (overlay, eager)]
                 print(
-                    f"| {str(dtype)[6:]} | {layout} | {name} | {result.time('overlay'):.1f} | {result.time('eager'):.1f} "
+                    f"| {str(dtype)[6:]} | {layout} | {name} "
+                    f"| {result.time('overlay'):.1f} | {result.time('eager'):.1f} "
                     f"| {result.speedup('overlay', over='eager'):.1f} | {memory[0]} | {memory[1]} |",
                     flush=True,
                 )

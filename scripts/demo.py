@@ -58,7 +58,7 @@ def compare_with_eager(dtype: torch.dtype) -> list[str]:
         ("forward", forward, lambda function: benchmark.run_forward(function, tensors)),
         ("both", both, lambda function: benchmark.forward_backward(function, tensors, grad)),
     ):
-        memory = [extra_memory(lambda: call(function)) for function in (benchmark.overlay, benchmark.eager)]  # noqa: B023
+        memory = [extra_memory(lambda: call(function)) for function in (benchmark.overlay, benchmark.eager)]
         mib = ["?" if used is None else f"{used / 2**20:.0f} MiB" for used in memory]
         ratio = times.speedup("overlay", over="eager")
         print(f"  {name:12} {ratio:.1f} times as fast   extra memory {mib[0]}, eager {mib[1]}", flush=True)

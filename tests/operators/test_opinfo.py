@@ -5,14 +5,16 @@ not ship them, so these are our own, small ones.
 """
 
 import torch
-import torch_overlay.testing
 from torch.autograd import forward_ad
 from torch.library import opcheck
 from torch.testing._internal.common_device_type import OpDTypes, instantiate_device_type_tests, ops
+
 # Fast mode, unless PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 (which `make test-full` sets).
 from torch.testing._internal.common_utils import TestCase, gradcheck, gradgradcheck, noncontiguous_like, run_tests
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+import torch_overlay.testing
 
 op_db = torch_overlay.testing.op_db()
 
