@@ -56,7 +56,7 @@ apply check status diff patch revert rebase: $(READY)
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
 
-test-full: ## the same with gradients checked in full: hours
+test-full: ## the same with gradients checked in full, which takes longer
 	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 $(MAKE) --no-print-directory test
 
 lint: $(READY) ## ruff over the Python, and the patch files' own rules
