@@ -132,6 +132,7 @@ before = {{owner: set(dir(eval(owner))) for owner in ("torch", "torch.Tensor", "
 import torch_overlay
 after = {{f"{{owner}}.{{name}}" for owner in before for name in set(dir(eval(owner))) - before[owner]}}
 assert sorted(after) == {sorted(expected)!r}, after
+assert "dummy_cube" in torch.__all__ and "dummy_scale" not in torch.__all__
 """,
         dummy_build.folder,
     )

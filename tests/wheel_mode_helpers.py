@@ -29,8 +29,11 @@ def target_of(version: str) -> Target:
         return from_python(sys.executable)
     site = BUILD / "test-trees" / f"{version}-site"
     if not site.exists():
-        # Any platform's wheel has the generators and the headers; this one is the smallest.
+        # Any platform's wheel has the generators and the headers; this one is the smallest. Its sleef.h alone is
+        # for its own processor.
         wheels.unpack_site(fetch.download_wheel(version, "macos-arm64"), site)
+    sleef = Path("torch", "include", "sleef.h")
+    shutil.copy(from_python(sys.executable).root / sleef, site / sleef)
     return from_root(site)
 
 

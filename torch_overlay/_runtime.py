@@ -33,9 +33,12 @@ def _is_defined(operator: str) -> bool:
 
 def _bind(bindings: dict[str, Any]) -> None:
     """The names that PyTorch's build generates Python bindings for."""
-    for module, names in bindings["module"].items():
+    for module_name, names in bindings["module"].items():
+        module = importlib.import_module(module_name)
         for name in names:
-            setattr(importlib.import_module(module), name, getattr(torch.ops.aten, name))
+            setattr(module, name, getattr(torch.ops.aten, name))
+        if hasattr(module, "__all__"):
+            module.__all__ += [name for name in names if not name.startswith("_")]
     for name in bindings["method"]:
         setattr(torch.Tensor, name, _method(name))
 
