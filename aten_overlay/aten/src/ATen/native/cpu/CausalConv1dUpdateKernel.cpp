@@ -13,6 +13,7 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 namespace at::native {
@@ -23,6 +24,8 @@ using vec::Vectorized;
 
 // Elements worth a thread of their own.
 constexpr int64_t kGrainSize = 16384;
+// Channels staged at once: enough that what is stored here is not loaded again right away.
+constexpr int64_t kChannels = 128;
 
 // The row of the state for each row of the input; negative for padding.
 std::vector<int64_t> state_rows(const CausalConv1dUpdateArgs& args) {
@@ -51,6 +54,19 @@ std::vector<int64_t> state_rows(const CausalConv1dUpdateArgs& args) {
       twice == sorted.end(),
       "causal_conv1d_update(): expected each row of state once in state_indices, but got ", *twice, " twice");
   return rows;
+}
+
+// The tokens each sequence had before; none where they are not counted.
+std::vector<int64_t> token_counts(const CausalConv1dUpdateArgs& args) {
+  std::vector<int64_t> counts(args.input.size(0));
+  const Indices seqlens(args.cache_seqlens);
+  for (const auto b : c10::irange(seqlens.defined() ? counts.size() : 0)) {
+    counts[b] = seqlens.get(0, static_cast<int64_t>(b));
+    TORCH_CHECK_INDEX(
+        counts[b] >= 0,
+        "causal_conv1d_update(): expected cache_seqlens to count tokens from 0 on, but got ", counts[b], " at ", b);
+  }
+  return counts;
 }
 
 // The places of one state row that hold the W-1 inputs before the call, oldest first (negative:
@@ -106,66 +122,62 @@ class StateRow {
   bool ring_;
 };
 
-// lanes[c] = plane[channel + c, time]
+// row[c] = plane[channel + c, time]
 template <typename scalar_t, typename acc_t>
-void load_lanes(const Plane<scalar_t>& from, int64_t channel, int64_t time, int64_t count, acc_t* lanes) {
-  constexpr int64_t kLanes = Vectorized<acc_t>::size();
+void load_channels(const Plane<scalar_t>& from, int64_t channel, int64_t time, int64_t count, acc_t* row) {
   const auto* data = from.at(channel, time);
   if (from.channel_stride == 1) {
-    widen(data, lanes, count);
-  } else if (count == kLanes) {
-    for (int c = 0; c < kLanes; ++c) { // unrolled
-      lanes[c] = data[c * from.channel_stride];
-    }
-  } else {
-    for (const auto c : c10::irange(count)) {
-      lanes[c] = data[c * from.channel_stride];
-    }
-  }
-}
-
-// plane[channel + c, time] = lanes[c]
-template <typename scalar_t, typename acc_t>
-void store_lanes(const Plane<scalar_t>& to, int64_t channel, int64_t time, int64_t count, const acc_t* lanes) {
-  auto* data = to.at(channel, time);
-  if (to.channel_stride == 1) {
-    narrow(lanes, data, count);
+    widen(data, row, count);
     return;
   }
   for (const auto c : c10::irange(count)) {
-    data[c * to.channel_stride] = static_cast<scalar_t>(lanes[c]);
+    row[c] = data[c * from.channel_stride];
   }
 }
 
-// taps[k, lane] of `count` channels. `dense` is scratch of the same size.
+// plane[channel + c, time] = row[c]
+template <typename scalar_t, typename acc_t>
+void store_channels(const Plane<scalar_t>& to, int64_t channel, int64_t time, int64_t count, const acc_t* row) {
+  auto* data = to.at(channel, time);
+  if (to.channel_stride == 1) {
+    narrow(row, data, count);
+    return;
+  }
+  for (const auto c : c10::irange(count)) {
+    data[c * to.channel_stride] = static_cast<scalar_t>(row[c]);
+  }
+}
+
+// taps[k * kChannels + c] of `count` channels. `dense` is scratch of the same size.
 template <int kWidth, typename scalar_t, typename acc_t>
 void load_taps(
     const Parameter<scalar_t, acc_t>& weight, int64_t channel, int64_t count, int64_t width, acc_t* dense, acc_t* taps) {
-  using Vec = Vectorized<acc_t>;
-  constexpr int64_t kLanes = Vec::size();
-  if (count < kLanes || !weight.load_dense(channel, kLanes, width, dense)) {
-    for (const auto c : c10::irange(count)) {
-      for (const auto k : c10::irange(width)) {
-        taps[k * kLanes + c] = weight.get(channel + c, k);
+  if (!weight.load_dense(channel, count, width, dense)) {
+    for (const auto k : c10::irange(width)) {
+      for (const auto c : c10::irange(count)) {
+        taps[k * kChannels + c] = weight.get(channel + c, k);
       }
     }
     return;
   }
-  const auto row = [&](int64_t k) { return Vec::loadu(dense + k * kLanes); };
+  int64_t c = 0;
   if constexpr (kWidth == 4) { // the common width: transposed in registers
-    const auto [even0, odd0] = vec::deinterleave2(row(0), row(1));
-    const auto [even1, odd1] = vec::deinterleave2(row(2), row(3));
-    const auto [tap0, tap2] = vec::deinterleave2(even0, even1);
-    const auto [tap1, tap3] = vec::deinterleave2(odd0, odd1);
-    tap0.store(taps);
-    tap1.store(taps + kLanes);
-    tap2.store(taps + 2 * kLanes);
-    tap3.store(taps + 3 * kLanes);
-  } else {
-    for (int c = 0; c < kLanes; ++c) {
-      for (const auto k : c10::irange(width)) {
-        taps[k * kLanes + c] = dense[c * width + k];
-      }
+    using Vec = Vectorized<acc_t>;
+    for (; c + Vec::size() <= count; c += Vec::size()) {
+      const auto row = [&](int64_t i) { return Vec::loadu(dense + 4 * c + i * Vec::size()); };
+      const auto [even0, odd0] = vec::deinterleave2(row(0), row(1));
+      const auto [even1, odd1] = vec::deinterleave2(row(2), row(3));
+      const auto [tap0, tap2] = vec::deinterleave2(even0, even1);
+      const auto [tap1, tap3] = vec::deinterleave2(odd0, odd1);
+      tap0.store(taps + c);
+      tap1.store(taps + kChannels + c);
+      tap2.store(taps + 2 * kChannels + c);
+      tap3.store(taps + 3 * kChannels + c);
+    }
+  }
+  for (; c < count; ++c) {
+    for (const auto k : c10::irange(width)) {
+      taps[k * kChannels + c] = dense[c * width + k];
     }
   }
 }
@@ -174,70 +186,65 @@ template <typename scalar_t, int kWidth>
 void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
   using acc_t = at::opmath_type<scalar_t>;
   using Vec = Vectorized<acc_t>;
-  constexpr int64_t kLanes = Vec::size();
   const int64_t batch = args.input.size(0);
   const int64_t channels = args.input.size(1);
   const int64_t time = args.input.size(2);
   const int64_t width = kWidth ? kWidth : args.weight.size(1);
   const auto rows = state_rows(args);
-  const Indices seqlens(args.cache_seqlens);
-  if (seqlens.defined()) {
-    for (const auto b : c10::irange(batch)) {
-      TORCH_CHECK_INDEX(
-          seqlens.get(0, b) >= 0,
-          "causal_conv1d_update(): expected cache_seqlens to count tokens from 0 on, but got ", seqlens.get(0, b),
-          " at ", b);
-    }
-  }
+  const auto tokens_before = token_counts(args);
+  const bool ring = args.cache_seqlens.defined();
   const Parameter<scalar_t, acc_t> weight(args.weight), bias(args.bias);
-  const auto groups = at::divup(channels, kLanes);
+  const auto blocks = at::divup(channels, kChannels);
 
-  const auto grain = at::divup(kGrainSize, std::max<int64_t>(time * kLanes * width, 1));
-  at::parallel_for(0, batch * groups, grain, [&](int64_t begin, int64_t end) {
-    std::vector<acc_t> window((width - 1 + time) * kLanes, acc_t(0)); // [W-1 + T, lanes]
-    std::vector<acc_t> taps(width * kLanes, acc_t(0)), dense(width * kLanes);
-    acc_t lanes[kLanes] = {};
+  const auto grain = at::divup(kGrainSize, std::max<int64_t>(time * kChannels * width, 1));
+  at::parallel_for(0, batch * blocks, grain, [&](int64_t begin, int64_t end) {
+    // Rows of kChannels each.
+    std::vector<acc_t> window((width - 1 + time) * kChannels, acc_t(0));
+    std::vector<acc_t> taps(width * kChannels, acc_t(0)), dense(width * kChannels);
+    std::array<acc_t, kChannels> bias_row{}, out_row{};
     for (const auto i : c10::irange(begin, end)) {
-      const auto b = i / groups;
-      const auto channel = i % groups * kLanes;
-      const auto count = std::min(kLanes, channels - channel);
+      const auto b = i / blocks;
+      const auto channel = i % blocks * kChannels;
+      const auto count = std::min(kChannels, channels - channel);
       const auto out = plane<scalar_t>(output, b);
       if (rows[b] < 0) {
-        const acc_t zeros[kLanes] = {};
+        out_row.fill(0);
         for (const auto t : c10::irange(time)) {
-          store_lanes(out, channel, t, count, zeros);
+          store_channels(out, channel, t, count, out_row.data());
         }
         continue;
       }
       const auto input = plane<const scalar_t>(args.input, b);
       const auto state = plane<scalar_t>(args.state, rows[b]);
-      const StateRow state_row(args.state.size(2), seqlens.defined() ? seqlens.get(0, b) : 0, seqlens.defined());
+      const StateRow state_row(args.state.size(2), tokens_before[b], ring);
 
       for (const auto j : c10::irange(width - 1)) {
-        const auto place = state_row.tap(width, j);
-        if (place < 0) {
-          std::fill_n(window.data() + j * kLanes, kLanes, acc_t(0));
+        auto* row = window.data() + j * kChannels;
+        if (const auto place = state_row.tap(width, j); place >= 0) {
+          load_channels(state, channel, place, count, row);
         } else {
-          load_lanes(state, channel, place, count, window.data() + j * kLanes);
+          std::fill_n(row, kChannels, acc_t(0));
         }
       }
       for (const auto t : c10::irange(time)) {
-        load_lanes(input, channel, t, count, window.data() + (width - 1 + t) * kLanes);
+        load_channels(input, channel, t, count, window.data() + (width - 1 + t) * kChannels);
       }
       load_taps<kWidth>(weight, channel, count, width, dense.data(), taps.data());
-      if (!bias.load_dense(channel, count, 1, lanes)) {
+      if (!bias.load_dense(channel, count, 1, bias_row.data())) {
         for (const auto c : c10::irange(count)) {
-          lanes[c] = bias.get(channel + c);
+          bias_row[c] = bias.get(channel + c);
         }
       }
-      const auto bias_lanes = Vec::loadu(lanes);
       for (const auto t : c10::irange(time)) {
-        auto z = bias_lanes;
-        for (const auto k : c10::irange(width)) {
-          z = vec::fmadd(Vec::loadu(taps.data() + k * kLanes), Vec::loadu(window.data() + (t + k) * kLanes), z);
+        for (int64_t c = 0; c < count; c += Vec::size()) {
+          auto z = Vec::loadu(bias_row.data() + c);
+          for (const auto k : c10::irange(width)) {
+            const auto tap = Vec::loadu(window.data() + (t + k) * kChannels + c);
+            z = vec::fmadd(Vec::loadu(taps.data() + k * kChannels + c), tap, z);
+          }
+          (args.silu ? silu(z) : z).store(out_row.data() + c);
         }
-        (args.silu ? silu(z) : z).store(lanes);
-        store_lanes(out, channel, t, count, lanes);
+        store_channels(out, channel, t, count, out_row.data());
       }
       state_row.push(state, input, channel, count, time);
     }
