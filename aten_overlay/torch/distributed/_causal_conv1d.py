@@ -86,6 +86,9 @@ def sequence_parallel_causal_conv1d(
     return output
 
 
+sequence_parallel_causal_conv1d.__module__ = "torch.distributed.nn"
+
+
 def _check(input, weight, bias, activation, initial_state) -> None:
     """Raises what the operator raises, before a neighbor is left waiting."""
     meta = [None if tensor is None else tensor.detach().to("meta") for tensor in (input, weight, bias, initial_state)]

@@ -3,6 +3,7 @@
 
 import importlib.util
 import itertools
+import pickle
 from unittest import mock
 
 import torch
@@ -198,6 +199,13 @@ class TestSequenceParallel(MultiProcessTestCase):
 
 
 class TestSequenceParallelAlone(TestCase):
+    def test_is_public(self):
+        import torch.distributed.nn
+
+        function = torch.distributed.nn.sequence_parallel_causal_conv1d
+        self.assertEqual(function.__module__, "torch.distributed.nn")
+        self.assertIs(pickle.loads(pickle.dumps(function)), function)
+
     def test_not_initialized(self):
         args = torch.randn(2, 3, 6), torch.randn(3, 4)
         with self.assertRaisesRegex(RuntimeError, "torch.distributed is not initialized"):
