@@ -452,6 +452,63 @@ class TestCausalConv1d(TestCase):
         finally:
             torch.set_num_threads(threads)
 
+    # ---- inputs that broke other implementations --------------------------------------------
+
+    @dtypes(torch.float32, torch.bfloat16)
+    def test_split_of_a_fused_projection(self, device, dtype):
+        # The gradient of torch.cat reaches the operator with the strides of the whole.
+        torch.manual_seed(0)
+        qkv = make_tensor((2, 37, 3 * 24), device=device, dtype=dtype)
+        weight = make_tensor((24, 4), device=device, dtype=dtype)
+        grad = make_tensor(qkv.shape, device=device, dtype=dtype)
+
+        def run(prepare):
+            x = qkv.clone().requires_grad_()
+            w = weight.clone().requires_grad_()
+            parts = [prepare(part.transpose(1, 2)) for part in x.split(24, -1)]
+            outs = [F.causal_conv1d(part, w, None, "silu").transpose(1, 2) for part in parts]
+            return torch.autograd.grad(torch.cat(outs, -1), (x, w), grad)
+
+        self.assertEqual(run(lambda part: part), run(lambda part: part.contiguous()), rtol=0, atol=0)
+
+    @dtypes(torch.float32, torch.bfloat16)
+    def test_lengths_around_powers_of_two(self, device, dtype):
+        for t, layout in itertools.product((63, 64, 65, 127, 128, 129, 255, 256, 257), ("contiguous", "channels_last")):
+            seq_idx = torch.arange(t, device=device).div(40, rounding_mode="floor").int().expand(2, t)
+            self.check_packed(device, dtype, 2, 18, t, 4, layout, True, "silu", True, seq_idx=seq_idx)
+
+    @dtypes(torch.float32)
+    def test_wide_filters(self, device, dtype):
+        for w in (138, 200, 600):
+            self.check_forward_backward(device, dtype, 1, 3, 520, w, "contiguous", True, "silu", True, "channels_last")
+
+    @dtypes(torch.float32, torch.bfloat16)
+    def test_update_with_padded_slots(self, device, dtype):
+        for t, w, ring in itertools.product((1, 3), (3, 4), (False, True)):
+            x, weight, bias, _ = self.inputs(device, dtype, 3, 2064, t, w)
+            state = make_tensor((5, 2064, w - 1), device=device, dtype=dtype)
+            before = state.clone()
+            rows = torch.tensor([2, -1, 4], device=device, dtype=torch.int32)
+            seqlens = torch.tensor([9, 0, 9], device=device) if ring else None
+            out = F.causal_conv1d_update(
+                x, state, weight, bias, "silu", state_indices=rows, cache_seqlens=seqlens
+            )
+            self.assertEqual(out[1].abs().sum(), 0)
+            for b, row in ((0, 2), (2, 4)):
+                history = before[row].roll(-(9 % (w - 1)), -1) if ring else before[row]
+                alone = F.causal_conv1d(x[b], weight, bias, "silu", initial_state=history)
+                self.assertEqual(out[b], alone, rtol=0, atol=0)
+            untouched = [0, 1, 3]
+            self.assertEqual(state[untouched], before[untouched], rtol=0, atol=0)
+        with self.assertRaisesRegex(ValueError, r"expected state_indices to be \[B\] = \[3\], but got \[2\]"):
+            F.causal_conv1d_update(x, state, weight, state_indices=rows[:2])
+
+    @dtypes(torch.float32)
+    def test_tensors_on_two_devices(self, device, dtype):
+        x, weight, *_ = self.inputs(device, dtype, 1, 3, 8, 4)
+        with self.assertRaisesRegex(RuntimeError, "expected weight on the input's device"):
+            F.causal_conv1d(x, weight.to("meta"))
+
     # ---- single properties ------------------------------------------------------------------
 
     @dtypes(torch.bfloat16)
