@@ -119,7 +119,8 @@ def test_every_replacement_happens_exactly_once(item, change):
     with pytest.raises(OverlayError) as error:
         templates.replace(texts, "torch 2.13.0")
     assert error.value.place == f"torchgen/packaged/{item.template} of torch 2.13.0"
-    assert f"exactly one place that matches `{item.pattern}`" in error.value.rule
+    if change != "no template":  # which another replacement of the same template may notice first
+        assert f"exactly one place that matches `{item.pattern}`" in error.value.rule
     assert f"found {2 if change == 'twice' else 0}" in error.value.rule
 
 
