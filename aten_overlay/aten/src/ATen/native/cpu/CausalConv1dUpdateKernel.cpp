@@ -98,15 +98,9 @@ class StateRow {
       return;
     }
     const auto kept = std::max<int64_t>(size_ - time, 0);
-    if (state.time_stride == 1 && state.channel_stride == size_ && kept > 0) {
-      // One move for all channels: what it puts into the new places is overwritten below.
-      auto* data = state.at(channel, 0);
-      std::memmove(data, data + time, (channels * size_ - time) * sizeof(scalar_t));
-    } else {
-      for (const auto c : c10::irange(channel, channel + channels)) {
-        for (const auto j : c10::irange(kept)) {
-          *state.at(c, j) = *state.at(c, j + time);
-        }
+    for (const auto c : c10::irange(channel, channel + channels)) {
+      for (const auto j : c10::irange(kept)) {
+        *state.at(c, j) = *state.at(c, j + time);
       }
     }
     for (const auto j : c10::irange(kept, size_)) {
@@ -148,36 +142,39 @@ void store_channels(const Plane<scalar_t>& to, int64_t channel, int64_t time, in
   }
 }
 
+// Between [channels, kSize] densely in memory and kSize rows of kChannels; loops that the compiler
+// turns into shuffles, since kSize is a constant.
+template <int kSize, typename scalar_t, typename acc_t>
+void split(const scalar_t* dense, int64_t count, acc_t* rows) {
+  for (const auto c : c10::irange(count)) {
+    for (int k = 0; k < kSize; ++k) {
+      rows[k * kChannels + c] = static_cast<acc_t>(dense[c * kSize + k]);
+    }
+  }
+}
+
+template <int kSize, typename scalar_t, typename acc_t>
+void join(const acc_t* rows, int64_t count, scalar_t* dense) {
+  for (const auto c : c10::irange(count)) {
+    for (int k = 0; k < kSize; ++k) {
+      dense[c * kSize + k] = static_cast<scalar_t>(rows[k * kChannels + c]);
+    }
+  }
+}
+
 // taps[k * kChannels + c] of `count` channels. `dense` is scratch of the same size.
 template <int kWidth, typename scalar_t, typename acc_t>
 void load_taps(
     const Parameter<scalar_t, acc_t>& weight, int64_t channel, int64_t count, int64_t width, acc_t* dense, acc_t* taps) {
-  if (!weight.load_dense(channel, count, width, dense)) {
-    for (const auto k : c10::irange(width)) {
-      for (const auto c : c10::irange(count)) {
-        taps[k * kChannels + c] = weight.get(channel + c, k);
-      }
-    }
-    return;
-  }
-  int64_t c = 0;
-  if constexpr (kWidth == 4) { // the common width: transposed in registers
-    using Vec = Vectorized<acc_t>;
-    for (; c + Vec::size() <= count; c += Vec::size()) {
-      const auto row = [&](int64_t i) { return Vec::loadu(dense + 4 * c + i * Vec::size()); };
-      const auto [even0, odd0] = vec::deinterleave2(row(0), row(1));
-      const auto [even1, odd1] = vec::deinterleave2(row(2), row(3));
-      const auto [tap0, tap2] = vec::deinterleave2(even0, even1);
-      const auto [tap1, tap3] = vec::deinterleave2(odd0, odd1);
-      tap0.store(taps + c);
-      tap1.store(taps + kChannels + c);
-      tap2.store(taps + 2 * kChannels + c);
-      tap3.store(taps + 3 * kChannels + c);
+  if constexpr (kWidth != 0) {
+    if (weight.load_dense(channel, count, width, dense)) {
+      split<kWidth>(dense, count, taps);
+      return;
     }
   }
-  for (; c < count; ++c) {
-    for (const auto k : c10::irange(width)) {
-      taps[k * kChannels + c] = dense[c * width + k];
+  for (const auto k : c10::irange(width)) {
+    for (const auto c : c10::irange(count)) {
+      taps[k * kChannels + c] = weight.get(channel + c, k);
     }
   }
 }
@@ -218,7 +215,13 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
       const auto state = plane<scalar_t>(args.state, rows[b]);
       const StateRow state_row(args.state.size(2), tokens_before[b], ring);
 
-      for (const auto j : c10::irange(width - 1)) {
+      // The usual state: just the W-1 inputs before, densely.
+      const bool dense_state = kWidth != 0 && !ring && args.state.size(2) == width - 1 && state.time_stride == 1 &&
+          state.channel_stride == width - 1;
+      if (dense_state) {
+        split<kWidth - 1>(state.at(channel, 0), count, window.data());
+      }
+      for (const auto j : c10::irange(dense_state ? 0 : width - 1)) {
         auto* row = window.data() + j * kChannels;
         if (const auto place = state_row.tap(width, j); place >= 0) {
           load_channels(state, channel, place, count, row);
@@ -246,7 +249,11 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
         }
         store_channels(out, channel, t, count, out_row.data());
       }
-      state_row.push(state, input, channel, count, time);
+      if (dense_state) {
+        join<kWidth - 1>(window.data() + time * kChannels, count, state.at(channel, 0));
+      } else {
+        state_row.push(state, input, channel, count, time);
+      }
     }
   });
 }
