@@ -25,7 +25,7 @@ using vec::Vectorized;
 // Elements worth a thread of their own.
 constexpr int64_t kGrainSize = 16384;
 // Channels staged at once: enough that what is stored here is not loaded again right away.
-constexpr int64_t kChannels = 128;
+constexpr int64_t kChannels = 256;
 
 // The row of the state for each row of the input; negative for padding.
 std::vector<int64_t> state_rows(const CausalConv1dUpdateArgs& args) {
@@ -142,22 +142,38 @@ void store_channels(const Plane<scalar_t>& to, int64_t channel, int64_t time, in
   }
 }
 
-// Between [channels, kSize] densely in memory and kSize rows of kChannels; loops that the compiler
-// turns into shuffles, since kSize is a constant.
-template <int kSize, typename scalar_t, typename acc_t>
-void split(const scalar_t* dense, int64_t count, acc_t* rows) {
+// Between [channels, kSize] densely in scratch of kSize * kChannels and kSize rows of kChannels;
+// loops that the compiler turns into shuffles, since kSize is a constant.
+template <int kSize, typename acc_t>
+void split(const acc_t* dense, int64_t count, acc_t* rows) {
+  if constexpr (kSize == 4) { // where the compiler's own shuffles take twice as long
+    using Vec = Vectorized<acc_t>;
+    for (int64_t c = 0; c < count; c += Vec::size()) {
+      const auto* quads = dense + c * 4;
+      const auto [a02, a13] = vec::deinterleave2(Vec::loadu(quads), Vec::loadu(quads + Vec::size()));
+      const auto [b02, b13] =
+          vec::deinterleave2(Vec::loadu(quads + 2 * Vec::size()), Vec::loadu(quads + 3 * Vec::size()));
+      const auto [row0, row2] = vec::deinterleave2(a02, b02);
+      const auto [row1, row3] = vec::deinterleave2(a13, b13);
+      row0.store(rows + c);
+      row1.store(rows + kChannels + c);
+      row2.store(rows + 2 * kChannels + c);
+      row3.store(rows + 3 * kChannels + c);
+    }
+    return;
+  }
   for (const auto c : c10::irange(count)) {
     for (int k = 0; k < kSize; ++k) {
-      rows[k * kChannels + c] = static_cast<acc_t>(dense[c * kSize + k]);
+      rows[k * kChannels + c] = dense[c * kSize + k];
     }
   }
 }
 
-template <int kSize, typename scalar_t, typename acc_t>
-void join(const acc_t* rows, int64_t count, scalar_t* dense) {
+template <int kSize, typename acc_t>
+void join(const acc_t* rows, int64_t count, acc_t* dense) {
   for (const auto c : c10::irange(count)) {
     for (int k = 0; k < kSize; ++k) {
-      dense[c * kSize + k] = static_cast<scalar_t>(rows[k * kChannels + c]);
+      dense[c * kSize + k] = rows[k * kChannels + c];
     }
   }
 }
@@ -197,7 +213,7 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
   at::parallel_for(0, batch * blocks, grain, [&](int64_t begin, int64_t end) {
     // Rows of kChannels each.
     std::vector<acc_t> window((width - 1 + time) * kChannels, acc_t(0));
-    std::vector<acc_t> taps(width * kChannels, acc_t(0)), dense(width * kChannels);
+    std::vector<acc_t> taps(width * kChannels, acc_t(0)), dense(width * kChannels, acc_t(0));
     std::array<acc_t, kChannels> bias_row{}, out_row{};
     for (const auto i : c10::irange(begin, end)) {
       const auto b = i / blocks;
@@ -219,7 +235,8 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
       const bool dense_state = kWidth != 0 && !ring && args.state.size(2) == width - 1 && state.time_stride == 1 &&
           state.channel_stride == width - 1;
       if (dense_state) {
-        split<kWidth - 1>(state.at(channel, 0), count, window.data());
+        widen(state.at(channel, 0), dense.data(), count * (width - 1));
+        split<kWidth - 1>(dense.data(), count, window.data());
       }
       for (const auto j : c10::irange(dense_state ? 0 : width - 1)) {
         auto* row = window.data() + j * kChannels;
@@ -250,7 +267,8 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
         store_channels(out, channel, t, count, out_row.data());
       }
       if (dense_state) {
-        join<kWidth - 1>(window.data() + time * kChannels, count, state.at(channel, 0));
+        join<kWidth - 1>(window.data() + time * kChannels, count, dense.data());
+        narrow(dense.data(), state.at(channel, 0), count * (width - 1));
       } else {
         state_row.push(state, input, channel, count, time);
       }
