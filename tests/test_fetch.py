@@ -202,7 +202,7 @@ def sha256(path: Path) -> str:
 def test_an_unsigned_archive_is_refused(folders, monkeypatch, capfd):
     mirror = unsigned_mirror(folders / "mirror")
     monkeypatch.setattr(debian, "BUILD", folders / "build")
-    monkeypatch.setattr(debian, "_mirrors", lambda: [mirror])
+    monkeypatch.setattr(debian, "mirrors", lambda: [mirror])
     with pytest.raises(OverlayError, match="no configured mirror gave its source package"):
         fetch.fetch_tree("2.6.0")
     assert "is not signed" in capfd.readouterr().err

@@ -246,7 +246,7 @@ def test_one_apply_at_a_time(setting, tmp_path, capfd):
     with transaction.locked(setting.tree):
         before = snapshot(setting.tree)
         assert run("apply", setting.tree) == 1
-    assert "one apply or revert runs at a time" in capfd.readouterr().err
+    assert "one apply, revert or build runs at a time" in capfd.readouterr().err
     assert snapshot(setting.tree) == before
     assert run("apply", setting.tree) == 0
 

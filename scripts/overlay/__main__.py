@@ -11,7 +11,7 @@ import sys
 from .errors import OverlayError
 
 # Each module adds its commands to the parser with add_parser(subparsers); a command is `run(arguments) -> exit code`.
-_MODULES = ("commands", "fetch", "lint", "wheel_mode.command")
+_MODULES = ("commands", "fetch", "lint", "wheel_mode.command", "source_mode.command", "source_mode.chroot")
 
 
 def main(arguments: list[str] | None = None) -> int:

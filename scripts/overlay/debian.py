@@ -25,15 +25,9 @@ _OS_RELEASE = Path("/etc/os-release")
 
 def fetch_source(version: str, suite: str, destination: Path) -> None:
     _require_tools()
-    keyring = next((path for path in _KEYRINGS if path.is_file()), None)
-    if keyring is None:
-        raise OverlayError(
-            "the Debian archive keyring",
-            "it verifies the source package and is not installed",
-            "apt-get install debian-archive-keyring",
-        )
-    for mirror in _mirrors():
-        description = _download(version, suite, mirror, keyring)
+    archive_keyring = keyring()
+    for mirror in mirrors():
+        description = _download(version, suite, mirror, archive_keyring)
         if description:
             with new_folder(destination) as tree:
                 _run(["dpkg-source", "--extract", str(description), str(tree)], cwd=description.parent)
@@ -58,19 +52,30 @@ def _require_tools() -> None:
         )
 
 
-def _mirrors() -> list[str]:
+def keyring() -> Path:
+    found = next((path for path in _KEYRINGS if path.is_file()), None)
+    if found is None:
+        raise OverlayError(
+            "the Debian archive keyring",
+            "it verifies Debian's packages and is not installed",
+            "apt-get install debian-archive-keyring",
+        )
+    return found
+
+
+def mirrors() -> list[str]:
     """The Debian mirrors that APT is configured with, whatever the format of its lists."""
     output = subprocess.run(
         ["apt-get", "update", "--print-uris"], capture_output=True, text=True, env=_environment()
     ).stdout
-    mirrors = parse_mirrors(output, _SUITES | _own_suite())
-    if not mirrors:
+    found = parse_mirrors(output, _SUITES | _own_suite())
+    if not found:
         raise OverlayError(
             "APT's configuration",
             "it names no Debian mirror to take the source package from",
             "use a Debian machine or container, or SOURCE=git",
         )
-    return mirrors
+    return found
 
 
 def parse_mirrors(uris: str, suites: set[str]) -> list[str]:

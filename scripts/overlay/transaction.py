@@ -26,13 +26,14 @@ _SUFFIX = ".aten-overlay~"
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Keeps a second apply or revert out of the tree. The lock is on the folder and leaves no file behind."""
+    """Keeps a second apply, revert or build out of the tree. The lock is on the folder and leaves no file behind."""
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise OverlayError(str(root), "one apply or revert runs at a time", "wait for the other one to end") from None
+        rule = "one apply, revert or build runs at a time"
+        raise OverlayError(str(root), rule, "wait for the other one to end") from None
     try:
         _discard_temporaries(root, [STATE_FILE])  # of a run killed before its journal stood
         yield
