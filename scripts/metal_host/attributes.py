@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from overlay.errors import OverlayError
 
 from .kernels import MAX_BUFFERS, Parameter
+from .shared_structs import is_widened_flag
 from .tokens import OPENING, Token, matching, split_arguments, text_of
 
 MAX_THREADGROUP_ARGUMENTS = 31
@@ -110,6 +111,8 @@ class ParameterParser:
                 )
             elif "threadgroup" in words:
                 self._error(place, f"threadgroup parameter `{declaration}` has no index", "[[threadgroup(n)]]")
+        if "&" in words and "constant" in words and is_widened_flag(declaration, declaration.split()[-1]):
+            self._error(place, f"flag `{declaration}` is widened to an integer", "`constant bool&`")
         return Parameter(declaration, binding, place, attribute)
 
     def _binding(self, name: str, arguments: tuple[int, int], place: str) -> str:
@@ -176,4 +179,3 @@ class ParameterParser:
 def _dimensions(parameter: Parameter) -> int:
     word = next((w for w in parameter.declaration.split() if w.startswith(("u", "ushort"))), "uint")
     return int(word[-1]) if word[-1].isdecimal() and not word.endswith(("16", "32", "64")) else 1
-

@@ -41,7 +41,8 @@ _SANITIZE = (
     "-O1", "-mllvm", "-disable-block-placement", "-g1",
     "-fsanitize=kernel-address", "-mllvm", "-asan-instrumentation-with-call-threshold=0",
     "-mllvm", "-asan-stack=0", "-mllvm", "-asan-globals=0", "-mllvm", "-asan-kernel-mem-intrinsic-prefix=1",
-    "-fsanitize=undefined", "-fno-sanitize=function,vptr,float-cast-overflow", f"-fsanitize-ignorelist={PACKAGE / 'ignorelist.txt'}",
+    "-fsanitize=undefined", "-fno-sanitize=function,vptr,float-cast-overflow",
+    f"-fsanitize-ignorelist={PACKAGE / 'ignorelist.txt'}",
     "-ftrivial-auto-var-init=pattern",
 )  # fmt: skip
 _RUNTIME_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra")
@@ -153,15 +154,22 @@ def compile_library(text: str, name: str, sanitize: bool) -> Path:
     path = CACHE / "kernels" / f"{key_of(text, repr(flags), str(runtime()))}.so"
     with made_once(path) as made:
         if made:
-            library_object = made.with_suffix(".o")
-            header = _precompiled_library(flags)
-            command = [*clang(), *_CLANG_FLAGS, *flags, "-include-pch", str(header), "-c", "-o", str(library_object), "-"]
-            result = subprocess.run(command, input=text, capture_output=True, text=True)
-            if result.returncode:
-                raise MetalErrors(parse_diagnostics(result.stderr, name))
-            link = [*host_compiler(), "-shared", "-o", str(made), str(library_object), str(runtime()), "-lm"]
-            _run(link, "linking kernels")
+            kernels = made.with_suffix(".o")
+            compile_object(text, name, kernels, flags)
+            link([kernels, runtime()], made)
     return path
+
+
+def compile_object(text: str, name: str, path: Path, flags: Sequence[str] = ()) -> None:
+    header = _precompiled_library(flags)
+    command = [*clang(), *_CLANG_FLAGS, *flags, "-include-pch", str(header), "-c", "-o", str(path), "-"]
+    result = subprocess.run(command, input=text, capture_output=True, text=True)
+    if result.returncode:
+        raise MetalErrors(parse_diagnostics(result.stderr, name))
+
+
+def link(objects: Sequence[Path], path: Path) -> None:
+    _run([*host_compiler(), "-shared", "-o", str(path), *map(str, objects), "-lm"], "linking kernels")
 
 
 def _precompiled_library(flags: Sequence[str]) -> Path:
@@ -180,7 +188,10 @@ def _precompiled_library(flags: Sequence[str]) -> Path:
 
 @cache
 def host_compiler() -> tuple[str, ...]:
-    command = shlex.split(os.environ.get("CXX", "")) or [found for found in ("c++", "g++", "clang++") if shutil.which(found)][:1]
+    command = (
+        shlex.split(os.environ.get("CXX", ""))
+        or [found for found in ("c++", "g++", "clang++") if shutil.which(found)][:1]
+    )
     if not command:
         raise OverlayError("c++", "no C++ compiler found, or CXX is empty", "make doctor")
     return tuple(command)
@@ -198,7 +209,9 @@ def runtime() -> Path:
     library = CACHE / "runtime" / digest.hexdigest()[:16] / "libmetal_host.so"
     with made_once(library) as made:
         if made:
-            _run([*host_compiler(), *_RUNTIME_FLAGS, *map(str, sources), "-o", str(made)], "compiling the Metal executor")
+            _run(
+                [*host_compiler(), *_RUNTIME_FLAGS, *map(str, sources), "-o", str(made)], "compiling the Metal executor"
+            )
     return library
 
 
@@ -212,12 +225,10 @@ def _run(command: Sequence[str], what: str) -> None:
 
 _DIAGNOSTIC = re.compile(r"^(?P<file>[^:\n]+):(?P<line>\d+):\d+: (?P<kind>fatal error|error|note): (?P<text>.*)$")
 _WORDS = (
-    ("'__global ", "'device "), ("'const __global ", "'device const "),
-    ("'__constant ", "'constant "), ("'const __constant ", "'constant "),
-    ("'__local ", "'threadgroup "), ("'const __local ", "'threadgroup const "),
-    ("'__global'", "'device'"), ("'__constant'", "'constant'"), ("'__local'", "'threadgroup'"),
+    ("const __constant", "constant"), ("__constant", "constant"), ("__global", "device"), ("__local", "threadgroup"),
     ("generic address space", "thread memory"),
 )  # fmt: skip
+_STRUCT_COPY = re.compile(r"no matching constructor for initialization of|no viable overloaded '='")
 
 
 def parse_diagnostics(output: str, name: str) -> list[OverlayError]:
@@ -232,15 +243,13 @@ def parse_diagnostics(output: str, name: str) -> list[OverlayError]:
             errors.append([entry])
         elif errors:
             errors[-1].append(entry)
-    result = [_error(entries) for entries in errors]
+    # What follows from a signature that fits no template says nothing new.
+    result = [_error(entries) for entries in errors if "<overloaded function type>" not in entries[0][2]]
     return result or [OverlayError(name, f"the compiler failed: {output.strip()[-2000:]}")]
 
 
 def _error(entries: list[tuple[str, str, str]]) -> OverlayError:
-    text = entries[0][2]
-    for theirs, ours in _WORDS:
-        text = text.replace(theirs, ours)
-    hint = ""
+    text, hint = _in_metal(entries[0][2]), ""
     level = re.search(r"(.*?) (?:is|are) incompatible with C\+\+ standards before (C\+\+\d\w).*", text)
     if level:
         needs = "Metal 3.1 is C++14" if level[2] == "C++17" else "Metal 4.0 is C++17"
@@ -251,10 +260,17 @@ def _error(entries: list[tuple[str, str, str]]) -> OverlayError:
     if "static assertion failed" in text:
         text = re.sub(r"static assertion failed(?: due to requirement '.*?')?: ?", "", text) or text
     file, line = next(((f, n) for f, n, _ in entries if not _is_ours(f)), entries[0][:2])
-    because = next((t for _, _, t in entries[1:] if t.startswith("candidate") and "ignored" in t), "")
-    if because and not hint:
-        hint = because
+    notes = [_in_metal(note) for _, _, note in entries[1:]]
+    if _STRUCT_COPY.search(text) and any("address space" in note for note in notes):
+        hint = "outside of thread memory a struct cannot be copied whole here: copy its members, or refer to it"
+    hint = hint or next((note for note in notes if note.startswith("candidate") and "ignored" in note), "")
     return OverlayError(f"{shown(file)}:{line}", text, hint)
+
+
+def _in_metal(text: str) -> str:
+    for theirs, ours in _WORDS:
+        text = text.replace(theirs, ours)
+    return text
 
 
 def _is_ours(file: str) -> bool:

@@ -21,7 +21,10 @@ def is_shared_header(file: str) -> bool:
 
 def rewrite(source: str, name: str, level: Level, torch: Path | None = None) -> Rewritten:
     """The source as C++; raises MetalErrors for what it may not have."""
-    text = compiler.preprocess(source, name, level, torch or compiler.torch_include())
+    return rewrite_preprocessed(compiler.preprocess(source, name, level, torch or compiler.torch_include()), name)
+
+
+def rewrite_preprocessed(text: str, name: str) -> Rewritten:
     rewriter = Rewriter(text, name, is_shared_header)
     result = rewriter.run()
     errors = [*rewriter.errors, *_twice(result)]
@@ -42,7 +45,9 @@ def _twice(result: Rewritten) -> list[OverlayError]:
     counts = Counter(entry.host_name for entry in result.entries)
     first = {entry.host_name: entry for entry in reversed(result.entries)}
     return [
-        OverlayError(entry.place, f'host_name "{entry.host_name}" is used twice', f"first at {first[entry.host_name].place}")
+        OverlayError(
+            entry.place, f'host_name "{entry.host_name}" is used twice', f"first at {first[entry.host_name].place}"
+        )
         for entry in result.entries
         if counts[entry.host_name] > 1 and entry is not first[entry.host_name]
     ]

@@ -31,6 +31,7 @@ _CLASS_WORDS = frozenset({"struct", "class", "union"})
 class _Scope:
     kind: str  # namespace, class, function, kernel or block
     close: int
+    name: str = ""  # of a namespace
 
 
 class Rewriter:
@@ -131,8 +132,8 @@ class Rewriter:
             self._scopes[-1].kind == "class"
         )
 
-    def _open(self, kind: str, brace: int) -> None:
-        self._scopes.append(_Scope(kind, matching(self._tokens, brace)))
+    def _open(self, kind: str, brace: int, name: str = "") -> None:
+        self._scopes.append(_Scope(kind, matching(self._tokens, brace), name))
 
     def _statement_end(self, start: int, inside_function: bool) -> int:
         """The index of the `;` that ends the statement, or of the `{` of its body."""
@@ -173,7 +174,10 @@ class Rewriter:
             return self._explicit_instantiation(start, end)
         if "namespace" in words or tokens[start].spelling == "extern":
             if opens:
-                self._open("namespace", end)
+                name = tokens[end - 1].spelling
+                self._open(
+                    "namespace", end, name if name != "namespace" and tokens[end - 1].kind is Kind.IDENTIFIER else ""
+                )
             return end + 1
         if "enum" in words:
             return (matching(tokens, end) if opens else end) + 1
@@ -256,7 +260,9 @@ class Rewriter:
             if end is None:
                 if tokens[i].spelling in ("kernel", "vertex", "fragment"):
                     if tokens[i].spelling != "kernel":
-                        self._error(tokens[i].place, f"only compute kernels run here, not a {tokens[i].spelling} function")
+                        self._error(
+                            tokens[i].place, f"only compute kernels run here, not a {tokens[i].spelling} function"
+                        )
                     tokens[i].text, is_kernel = "", True
                 i += 1
                 continue
@@ -360,7 +366,9 @@ class Rewriter:
             self._error(place, rule)
             return
         if host_name is None:
-            self._error(place, f"the instantiation of kernel `{name}` has no [[host_name]]", "the host finds it by that")
+            self._error(
+                place, f"the instantiation of kernel `{name}` has no [[host_name]]", "the host finds it by that"
+            )
             return
         kernel = candidates[-1]
         parameters = tuple(
@@ -375,9 +383,12 @@ class Rewriter:
         self._serial += 1
         declarations = ", ".join(parameter.declaration for parameter in entry.parameters)
         bindings = "".join(f", ::metal_host::{parameter.binding}" for parameter in entry.parameters)
+        # At the kernel's own place, since what is wrong with a parameter's type is found here.
+        file, _, line = entry.place.rpartition(":")
         after.text += (
-            f" static const ::metal_host::registration<::metal_host::signature<void({declarations})>::bound<"
-            f'{entry.function}{bindings}>> metal_host_kernel_{self._serial}("{entry.host_name}", {entry.max_threads});'
+            f'\n# {line} "{file}"\nstatic const ::metal_host::registration<'
+            f"::metal_host::signature<void({declarations})>::bound<{entry.function}{bindings}>> metal_host_kernel_{self._serial}"
+            f'("{entry.host_name}", {entry.max_threads});\n# {after.line} "{after.file}"\n'
         )
 
     def _attributes_outside(self, start: int, end: int) -> None:
@@ -404,7 +415,8 @@ class Rewriter:
         name = next((i + 1 for i in range(start, brace) if tokens[i].spelling in _CLASS_WORDS), brace)
         while tokens[name].spelling == "alignas":
             name = matching(tokens, name + 1) + 1
-        struct = Struct(tokens[name].spelling, [], tokens[start].place)
+        outer = "".join(f"{scope.name}::" for scope in self._scopes if scope.name)
+        struct = Struct(outer + tokens[name].spelling, [], tokens[start].place)
         end, i = matching(tokens, brace), brace + 1
         while i < end:
             stop = self._statement_end(i, False)
@@ -465,7 +477,9 @@ class Rewriter:
         tokens = self._tokens
         place = tokens[start].place
         if not any(scope.kind == "kernel" for scope in self._scopes):
-            self._error(place, "a threadgroup variable outside of a kernel's body", "declare it in the kernel and pass it on")
+            self._error(
+                place, "a threadgroup variable outside of a kernel's body", "declare it in the kernel and pass it on"
+            )
             return
         self._serial += 1
         key = f"metal_host_key_{self._serial}"
@@ -473,7 +487,9 @@ class Rewriter:
         stops = [i for i in outermost(tokens, start, end + 1) if tokens[i].spelling in ("[", ",", ";", "=", "{")]
         for i in stops:
             if tokens[i].spelling in ("=", "{"):
-                self._error(tokens[i].place, "a threadgroup variable has no initial value", "assign to it, then a barrier")
+                self._error(
+                    tokens[i].place, "a threadgroup variable has no initial value", "assign to it, then a barrier"
+                )
                 return
             if name is None and tokens[i - 1].kind is Kind.IDENTIFIER:
                 name = i - 1

@@ -24,6 +24,10 @@ _REFUSED = {
     "try": ("Metal has no exceptions", "report errors through TORCH_REPORT_ERROR of <c10/metal/error.h>"),
     "typeid": ("Metal has no `typeid`", ""),
     "virtual": ("Metal has no virtual functions", "use a template"),
+    **{
+        word: (f"`{word}` needs C++20; Metal 4.0 is C++17", "")
+        for word in ("char8_t", "co_await", "co_return", "co_yield", "concept", "consteval", "constinit", "requires")
+    },
     "__int128": ("Metal has no 128-bit integers", ""),
     "_Float16": ("Metal's 16-bit float is `half`", ""),
     "__bf16": ("Metal's bfloat16 is `bfloat`", ""),

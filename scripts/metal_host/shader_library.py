@@ -16,14 +16,17 @@ import torch
 from . import compiler, executor, frontend
 from .executor import KernelFunction, Memory, Options
 
-_options: ContextVar[Options] = ContextVar("options", default=Options())
+_DEFAULT = Options()
+_options: ContextVar[Options] = ContextVar("options", default=_DEFAULT)
 
 
 @contextmanager
 def options(**changes: Any) -> Iterator[None]:
     """Within it, kernels are compiled and run so: `with options(sanitize=True, schedule="reverse"): ...`"""
     if changes.get("schedule", "forward") not in executor.SCHEDULES:
-        raise ValueError(f"expected schedule to be one of {', '.join(executor.SCHEDULES)}, but got {changes['schedule']}")
+        raise ValueError(
+            f"expected schedule to be one of {', '.join(executor.SCHEDULES)}, but got {changes['schedule']}"
+        )
     token = _options.set(replace(_options.get(), **changes))
     try:
         yield
@@ -204,7 +207,9 @@ class ShaderLibrary:
 
     def _compile(self, sanitize: bool) -> dict[str, KernelFunction]:
         if sanitize not in self._compiled:
-            self._compiled[sanitize] = executor.load(compiler.compile_library(self._rewritten.text, self._name, sanitize))
+            self._compiled[sanitize] = executor.load(
+                compiler.compile_library(self._rewritten.text, self._name, sanitize)
+            )
         return self._compiled[sanitize]
 
     def function(self, name: str) -> KernelFunction:

@@ -12,7 +12,11 @@ using metal::is_same_v;
 // A pointer or reference into an address space.
 template <class T>
 struct pointee {
+  using type = T;
   static constexpr bool is_pointer = false;
+  static constexpr bool is_reference = false;
+  static constexpr bool is_constant = false;
+  static constexpr bool is_threadgroup = false;
 };
 
 #define METAL_HOST_POINTEE(space, is_constant_, is_threadgroup_) \
@@ -58,7 +62,9 @@ template <class T>
 T from_memory(void* memory) {
   using P = typename pointee<T>::type;
   const auto address = reinterpret_cast<size_t>(memory);
-  if constexpr (pointee<T>::is_reference) {
+  if constexpr (!pointee<T>::is_pointer) {
+    __builtin_unreachable(); // refused by describe()
+  } else if constexpr (pointee<T>::is_reference) {
     return *reinterpret_cast<P*>(address);
   } else {
     return reinterpret_cast<P*>(address);

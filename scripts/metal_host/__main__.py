@@ -1,0 +1,27 @@
+"""`python -m metal_host FILE.metal ...`: type-checks Metal sources at both language levels."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from overlay.errors import OverlayError
+
+from . import checks
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or any(argument.startswith("-") for argument in arguments):
+        print(__doc__, file=sys.stderr)
+        return 2
+    paths = [Path(argument).resolve() for argument in arguments]
+    errors = [OverlayError(str(path), "there is no such file") for path in paths if not path.is_file()]
+    errors = errors or checks.check_files(paths)
+    for error in errors:
+        print(error.render(), file=sys.stderr)
+    print(f"metal: {len(errors)} errors" if errors else "metal: OK")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
