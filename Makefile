@@ -15,13 +15,14 @@ VENV := .venv$(if $(filter-out $(DEFAULT_TORCH),$(TORCH)),-$(TORCH))
 VENV_PYTHON := $(VENV)/bin/python
 OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
+BUILT_BY = $(if $(CHROOT),--chroot "$(CHROOT)") $(if $(FOR),--python "$(FOR)")
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase test test-full lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps package chroot chroot-shell chroot-remove test test-full lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {print "\n" substr($$0, 5)} \
-	     /^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	     /^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "TORCH=$(TORCH) is the release in $(VENV), VERSION=$(VERSION) a fetched tree, TREE=$(TREE) any tree."
 
@@ -52,6 +53,28 @@ rebase: ## after an update of the tree: apply again, and say what moved
 apply check status diff patch revert rebase: $(READY)
 	@$(if $(filter newest,$(VERSION)),tree="$$($(OVERLAY) fetch newest)",tree="$(TREE)") && $(OVERLAY) $@ "$$tree"
 
+##@ With a PyTorch source tree that the overlay is applied to; docs/source_mode.md has the switches
+build: ## build torch in it; takes hours, goes on where it stopped      [TREE=|VERSION=] [MAX_JOBS=]
+build-objects: ## configure, generate, compile the overlay's own sources: minutes
+build build-objects: $(READY)
+	@$(OVERLAY) $@ "$(TREE)" $(BUILT_BY)
+
+test-nn: ## PyTorch's test_nn.py, against the unpatched result            [TREE=|VERSION=] [RECORD=1]
+test-ops: ## its suites over all operators for ours, and our own tests     [TREE=|VERSION=] [FILES=]
+test-mps: ## its test_mps.py, on a Mac                                     [TREE=|VERSION=]
+test-nn test-ops test-mps: $(READY)
+	@$(OVERLAY) $@ "$(TREE)" $(BUILT_BY) $(if $(RECORD),--record) $(if $(FILES),--files $(FILES))
+
+# A tree only where one is named: TREE and VERSION have defaults.
+package: $(READY) ## a wheel of its torch; without a tree, a wheel of wheel mode   [TREE=|VERSION=] [FOR=]
+	@$(OVERLAY) $@ $(if $(filter-out file,$(origin TREE) $(origin VERSION)),"$(TREE)") $(BUILT_BY)
+
+chroot: ## the Debian system a release builds in, where this is another  VERSION=2.6.0, as root
+chroot-shell: ## a shell in it                                                 VERSION=2.6.0, as root
+chroot-remove: ## remove it                                                     VERSION=2.6.0, as root
+chroot chroot-shell chroot-remove: $(READY)
+	@$(OVERLAY) $@ $(VERSION)
+
 ##@ For a change to this repository
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
@@ -63,8 +86,8 @@ lint: $(READY) ## ruff over the Python, and the patch files' own rules
 	@$(VENV_PYTHON) -m ruff check
 	@$(OVERLAY) lint
 
-clean: ## remove everything generated: build/ with its trees, and .venv*
-	rm -rf build .venv .venv-*
+clean: ## remove everything generated: build/ with its trees, dist/, and .venv*
+	rm -rf build dist .venv .venv-*
 
 # The stamp comes last, so an interrupted installation goes on where it stopped.
 $(READY): scripts/requirements.txt tests/requirements.txt

@@ -11,7 +11,16 @@ import sys
 from .errors import OverlayError
 
 # Each module adds its commands to the parser with add_parser(subparsers); a command is `run(arguments) -> exit code`.
-_MODULES = ("commands", "fetch", "lint", "wheel_mode.command", "source_mode.command", "source_mode.chroot")
+_MODULES = (
+    "commands",
+    "fetch",
+    "lint",
+    "wheel_mode.command",
+    "source_mode.chroot",
+    "source_mode.command",
+    "source_mode.suites",
+    "package",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,7 +61,7 @@ class Build:
         return {**self.switches, **self.ccache, "MAX_JOBS": str(compile_jobs())}
 
 
-def make_build(tree: Tree, machine: Machine, python: str, cache: Path | None) -> Build:
+def make_build(tree: Tree, machine: Machine, python: str) -> Build:
     if tree.kind != "source":
         raise OverlayError(
             tree.describe(),
@@ -71,15 +71,8 @@ def make_build(tree: Tree, machine: Machine, python: str, cache: Path | None) ->
     kernels = os.environ.get("KERNELS", "default")
     if kernels not in ("default", "all"):
         raise OverlayError(f"KERNELS={kernels}", "the native/cpu kernels are compiled for `default` or for `all`")
-    environment = dict(os.environ)
-    return Build(
-        tree,
-        machine,
-        python,
-        switches(tree, machine, environment),
-        ccache_variables(tree, cache, environment),
-        kernels,
-    )
+    variables = switches(tree, machine, os.environ), ccache_variables(tree, machine, os.environ)
+    return Build(tree, machine, python, *variables, kernels)
 
 
 def build(job: Build, objects_only: bool = False) -> None:
@@ -108,6 +101,14 @@ def build(job: Build, objects_only: bool = False) -> None:
         f"build: OK in {clock_time(time.monotonic() - started)}; {library.name} has "
         f"{library.stat().st_size / 1e6:.0f} MB; log: {display(job.log)}"
     )
+
+
+def build_wheel(job: Build, destination: Path) -> Path:
+    """setup.py's own wheel of what is built."""
+    with locked(job.tree.root), _interruptible(job), job.log.open("a") as log:
+        _logged(job, log, [job.python, "setup.py", "bdist_wheel", "--dist-dir", str(destination)])
+    version = job.switches["PYTORCH_BUILD_VERSION"]
+    return max(destination.glob(f"torch-{version}-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
 def _configure(job: Build, log: TextIO) -> None:

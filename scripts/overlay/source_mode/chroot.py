@@ -19,9 +19,9 @@ from ..trees import Tree, display, new_folder, open_tree, tree_path
 from ..versions import Release, find_release
 from .debian_tree import is_debian, prepare
 from .machine import Machine
+from .switches import ccache_folder
 
 CHROOTS = BUILD / "chroots"  # chroots/<Debian release>
-CCACHE = BUILD / "ccache"  # outlives a chroot
 
 _TOOLS = ("ca-certificates", "ccache", "clang-19", "git", "mold", "python3-pip", "python3-venv", "python3-wheel")
 _FOR_SUITES = tuple(
@@ -87,7 +87,7 @@ def remove(arguments: argparse.Namespace) -> int:
     if running := _running_in(root):
         raise OverlayError(display(root), f"nothing runs in it; these do: {', '.join(running)}", "end them first")
     shutil.rmtree(root)
-    print(f"chroot-remove: OK; trees and {display(CCACHE)} stay")
+    print(f"chroot-remove: OK; the trees and {display(ccache_folder(os.environ))} stay")
     return 0
 
 
@@ -126,8 +126,9 @@ def machine_for(tree: Tree, root: Path | None) -> Machine:
     """`root`: a chroot, None for this system."""
     if root is None:
         return Machine()
-    CCACHE.mkdir(parents=True, exist_ok=True)
-    return Machine(root, (REPO, tree.root))
+    cache = ccache_folder(os.environ)
+    cache.mkdir(parents=True, exist_ok=True)
+    return Machine(root, (REPO, tree.root, cache))
 
 
 def chroot_of(tree: Tree, named: Path | None) -> Path | None:

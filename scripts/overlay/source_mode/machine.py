@@ -60,15 +60,22 @@ class Machine:
         words = ["env", "-i", "-C", str(folder), *(f"{name}={value}" for name, value in variables.items()), *command]
         return subprocess.Popen([*enter, *words], **options)
 
-    def output(self, command: list[str], folder: Path | None = None, **options: Any) -> str:
-        """What it prints, or "" where it fails or is not there."""
+    def run(
+        self, command: list[str], folder: Path = Path("/"), environment: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Its status, 127 where it is not there, and all that it printed."""
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
         try:
-            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **options}
-            with self.start(command, folder or Path("/"), **streams) as process:
+            with self.start(command, folder, environment, **streams) as process:
                 output, _ = process.communicate()
-        except OSError:
-            return ""
-        return "" if process.returncode else output
+        except OSError as error:
+            return 127, str(error)
+        return process.returncode, output
+
+    def output(self, command: list[str], folder: Path = Path("/")) -> str:
+        """What it prints, or "" where it fails."""
+        status, output = self.run(command, folder)
+        return "" if status else output
 
     def call(self, command: list[str], folder: Path, environment: dict[str, str] | None = None, **options: Any) -> None:
         """Runs it to its end, with its messages where ours go."""

@@ -12,6 +12,7 @@ STATUS = "[%f/%t] "  # for NINJA_STATUS
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _FAILED = re.compile(r"FAILED: (?:\[.*?\] )?(\S+)")
 _EVERY = 30.0  # seconds between lines where the output is no terminal
+_ENOUGH = 20  # steps to estimate from
 
 
 class Progress:
@@ -57,8 +58,9 @@ class Progress:
         if not self._terminal and elapsed - self._shown < _EVERY and not done:
             return
         self._shown = elapsed
-        remaining = elapsed / self.steps * (self.total - self.steps) if self.steps else 0
-        line = f"[{self.steps}/{self.total}] {clock_time(elapsed)} elapsed, about {clock_time(remaining)} to go"
+        line = f"[{self.steps}/{self.total}] {clock_time(elapsed)} elapsed"
+        if self.steps >= _ENOUGH:
+            line += f", about {clock_time(elapsed / self.steps * (self.total - self.steps))} to go"
         if self._terminal:
             self._output.write(f"\r\033[K{line}  {what.split('/')[-1][:40]}")
         else:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..paths import REPO
+from ..paths import BUILD, REPO
 from ..state import load_state
 from ..trees import Tree
 from .debian_tree import is_debian
@@ -49,7 +49,7 @@ _KNOWN = ("ATEN_THREADING", "BLAS", "CC", "CXX", "DEBUG", "LDFLAGS", "WERROR")
 
 def switches(tree: Tree, machine: Machine, environment: Mapping[str, str]) -> dict[str, str]:
     """What the environment sets, over our defaults."""
-    flags = ["-g0", "-w", *(["-fuse-ld=mold"] if machine.has("mold") else [])]
+    flags = ["-g0", *(["-fuse-ld=mold"] if machine.has("mold") else []), "-w"]
     optimize = f"-O{environment.get('OPT', '1')} -DNDEBUG"
     defaults = {
         **dict.fromkeys(_OFF, "OFF"),
@@ -81,9 +81,14 @@ def overlay_version() -> str:
     return re.search(r'"(.+)"', (REPO / "torch_overlay" / "_version.py").read_text())[1]
 
 
-def ccache_variables(tree: Tree, folder: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """A cached object serves the same source in any folder. `folder`: where a chroot keeps its cache."""
+def ccache_variables(tree: Tree, machine: Machine, environment: Mapping[str, str]) -> dict[str, str]:
+    """A cached object serves the same source in any folder."""
     defaults = {"CCACHE_BASEDIR": str(tree.root), "CCACHE_NOHASHDIR": "1"}
-    if folder:
-        defaults |= {"CCACHE_DIR": str(folder), "CCACHE_MAXSIZE": "10G"}
+    if machine.chroot:
+        defaults |= {"CCACHE_DIR": str(ccache_folder(environment)), "CCACHE_MAXSIZE": "10G"}
     return defaults | {name: value for name, value in environment.items() if name.startswith("CCACHE_")}
+
+
+def ccache_folder(environment: Mapping[str, str]) -> Path:
+    """Where builds in a chroot keep their cache, which outlives the chroot."""
+    return Path(environment.get("CCACHE_DIR", BUILD / "ccache")).absolute()

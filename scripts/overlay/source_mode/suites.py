@@ -1,0 +1,178 @@
+"""`test-nn`, `test-ops`, `test-mps`: PyTorch's own suites on the built tree, against what an unpatched one gives."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from dataclasses import dataclass, replace
+from datetime import date
+
+from ..errors import OverlayError
+from ..model import load_patches
+from ..paths import OVERLAYS
+from ..state import load_state
+from ..trees import display
+from .build import Build
+from .command import add_tree, job_of
+from .progress import clock_time
+from .results import Baseline, Results, compare, load_baseline, new_failures, read_junit, save_baseline
+
+
+@dataclass(frozen=True)
+class Run:
+    """A test file, below test/. `only`: limited to the overlay's operators, or to these tests."""
+
+    file: str
+    only: str | None = None
+
+
+OURS = "the overlay's operators"
+
+_SUITES = {
+    "test-nn": [Run("test_nn.py")],
+    "test-ops": [
+        Run("test_ops.py", OURS),
+        Run("test_ops_gradients.py", OURS),
+        Run("test_ops_fwd_gradients.py", OURS),
+        Run("test_ops_jit.py", OURS),
+        Run("test_meta.py", OURS),
+        Run("test_decomp.py", f"{OURS} or HasDecompTest"),
+        Run("functorch/test_vmap.py", OURS),
+        Run("functorch/test_ops.py", OURS),
+        # What PyTorch asks of every operator and public name.
+        Run("test_schema_check.py", OURS),
+        Run("test_public_bindings.py"),
+        Run("test_overrides.py"),
+    ],
+    "test-mps": [Run("test_mps.py")],
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction) -> None:
+    for name, text in (
+        ("test-nn", "PyTorch's test_nn.py on the built tree"),
+        ("test-ops", "the suites over all operators, limited to the overlay's, and the overlay's own tests"),
+        ("test-mps", "PyTorch's test_mps.py, on a Mac"),
+    ):
+        parser = subparsers.add_parser(name, help=text, description=text)
+        add_tree(parser)
+        parser.add_argument("--record", action="store_true", help="keep the results of an unpatched tree as a baseline")
+        parser.add_argument("--files", nargs="*", help="only these of its files, such as test_ops.py")
+        parser.set_defaults(run=run, suite=name)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.suite == "test-mps" and sys.platform != "darwin":
+        raise OverlayError(
+            "test-mps",
+            f"Metal is there on a Mac alone, and this is {sys.platform}",
+            "run it on a Mac; here the Metal kernels run simulated: make test-mps-sim",
+        )
+    job = job_of(arguments)
+    runs = _SUITES[arguments.suite] + (_in_tree() if arguments.suite == "test-ops" else [])
+    if arguments.files:
+        unknown = set(arguments.files) - {run.file for run in runs}
+        if unknown:
+            raise OverlayError(
+                ", ".join(sorted(unknown)), f"{arguments.suite} has {', '.join(run.file for run in runs)}"
+            )
+        runs = [run for run in runs if run.file in arguments.files]
+    return _record(job, runs) if arguments.record else _compare(job, arguments.suite, runs)
+
+
+def _compare(job: Build, suite: str, runs: list[Run]) -> int:
+    _require_build(job)
+    baseline = load_baseline(str(job.tree.version))
+    print(f"{suite}: {job.tree.describe()}, {job.machine.describe()}")
+    print(f"compared with {_describe(baseline)}" if baseline else "no baseline for it: every failure is listed")
+    worse = 0
+    for each in runs:
+        if not (job.tree.root / "test" / each.file).is_file():
+            print(f"  {each.file}: not in this release")
+            continue
+        started = time.monotonic()
+        results = _run(job, each)
+        lines = compare(results, baseline.files.get(each.file) if baseline else None)
+        worse += new_failures(lines)
+        print(f"  {each.file}: {results.describe()} in {clock_time(time.monotonic() - started)}")
+        print("".join(f"    {line}\n" for line in lines), end="", flush=True)
+    print(f"{suite}: {f'{worse} worse than unpatched' if worse else 'OK, nothing is worse than unpatched'}")
+    return 1 if worse else 0
+
+
+def _record(job: Build, runs: list[Run]) -> int:
+    _require_build(job)
+    if load_state(job.tree.root):
+        raise OverlayError(
+            display(job.tree.root), "a baseline is recorded from an unpatched tree", "make revert, then make build"
+        )
+    version = str(job.tree.version)
+    known = load_baseline(version)
+    baseline = Baseline(version, date.today().isoformat(), job.tree.origin, job.switches, known.files if known else {})
+    for each in runs:
+        if each.only == OURS or not (job.tree.root / "test" / each.file).is_file():
+            continue  # there is nothing of ours in an unpatched tree
+        results = _run(job, replace(each, only=each.only and each.only.rpartition(" or ")[2]))
+        baseline.files[each.file] = results
+        print(f"  {each.file}: {results.describe()}", flush=True)
+        path = save_baseline(baseline)
+    print(f"recorded: {display(path)}")
+    return 0
+
+
+def _run(job: Build, each: Run) -> Results:
+    """A file that crashes half way, or has no test for us, is no result."""
+    folder = job.folder / "overlay-results"
+    folder.mkdir(exist_ok=True)
+    name = each.file.removesuffix(".py").replace("/", ".")
+    junit, log = folder / f"{name}.xml", folder / f"{name}.log"
+    junit.unlink(missing_ok=True)
+    command = [job.python, "-m", "pytest", "-q", f"--junit-xml={junit}", f"test/{each.file}"]
+    if each.only:
+        command += ["-k", each.only.replace(OURS, " or ".join(operators()))]
+    environment = {"PYTHONPATH": str(job.tree.root), **job.ccache}
+    with log.open("w") as output, job.machine.start(
+        command, job.tree.root, environment, stdout=output, stderr=output
+    ) as process:
+        status = process.wait()
+    if status not in (0, 1):
+        print("\n".join(log.read_text(errors="replace").splitlines()[-20:]))
+        raise OverlayError(
+            shlex.join(command), f"pytest runs it to its end; it ended with status {status}", f"log: {display(log)}"
+        )
+    return read_junit(junit)
+
+
+def operators() -> list[str]:
+    """The names that stand for the overlay's operators in the names of tests, without those that contain another."""
+    names = []
+    for edit in load_patches():
+        if edit.operation == "add_entries" and edit.target.endswith("native_functions.yaml"):
+            lines = edit.arguments["entries"].splitlines()
+            names += [line.split("func:")[1].split("(")[0].strip() for line in lines if "func:" in line]
+    names = sorted({name.partition(".")[0].strip("_") for name in names}, key=len)
+    return sorted(name for i, name in enumerate(names) if not any(other in name for other in names[:i]))
+
+
+def _in_tree() -> list[Run]:
+    tests = [(root / "test", path) for root in OVERLAYS for path in (root / "test").rglob("test_*.py")]
+    return sorted((Run(path.relative_to(root).as_posix()) for root, path in tests), key=lambda run: run.file)
+
+
+def _require_build(job: Build) -> None:
+    # From another folder: a torch that is installed would be found as well.
+    code = "import torch; print(torch.__file__)"
+    status, output = job.machine.run([job.python, "-c", code], environment={"PYTHONPATH": str(job.tree.root)})
+    lines = output.strip().splitlines()
+    if status or lines[-1:] != [f"{job.tree.root}/torch/__init__.py"]:
+        raise OverlayError(
+            display(job.tree.root),
+            f"its torch is built and imports; it answers: {lines[-1] if lines else 'nothing'}",
+            f"make build TREE={display(job.tree.root)}",
+        )
+
+
+def _describe(baseline: Baseline) -> str:
+    return f"the unpatched {baseline.version} ({baseline.build}), recorded on {baseline.date} with the same suites"
