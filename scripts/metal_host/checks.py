@@ -73,18 +73,21 @@ def check_file(path: Path, level: Level, torch: Path | None = None) -> Checked:
         for struct in result.shared_structs:
             errors.extend(shared_structs.bool_members(struct))
         if not errors:
-            errors.extend(_layouts(result.shared_structs, result.text))
+            errors.extend(_layouts(result.shared_structs, level, torch))
         if errors:
-            raise MetalErrors([OverlayError(_shown(error.place), error.rule, error.hint) for error in errors])
+            raise MetalErrors(
+                [OverlayError(compiler.shown_place(error.place), error.rule, error.hint) for error in errors]
+            )
         checked = Checked([_Kernel(entry.host_name, entry.place) for entry in result.entries])
         made.write_text(json.dumps(asdict(checked)))
         return checked
 
 
-def _layouts(structs: list[Struct], text: str) -> Iterator[OverlayError]:
+def _layouts(structs: list[Struct], level: Level, torch: Path) -> Iterator[OverlayError]:
     for header in sorted({struct.place.rpartition(":")[0] for struct in structs}):
         here = [struct for struct in structs if struct.place.rpartition(":")[0] == header]
-        yield from shared_structs.layouts(header, here, text)
+        alone = frontend.rewrite(f'#include "{header}"\n', header, level, torch)
+        yield from shared_structs.layouts(header, here, alone.text)
 
 
 def _own_sources() -> str:
@@ -98,9 +101,9 @@ def _across_files(checked: dict[Path, Checked]) -> Iterator[OverlayError]:
             where, other = first.setdefault(kernel.host_name, (path, kernel))
             if where != path:
                 yield OverlayError(
-                    _shown(kernel.place),
+                    compiler.shown_place(kernel.place),
                     f'host_name "{kernel.host_name}" is used in another file too, and all are linked into one library',
-                    f"first at {_shown(other.place)}",
+                    f"first at {compiler.shown_place(other.place)}",
                 )
 
 
@@ -112,12 +115,7 @@ def _upstream_names(checked: dict[Path, Checked]) -> Iterator[OverlayError]:
             if name in upstream_stems() and name not in seen:
                 seen.add(name)
                 yield OverlayError(
-                    _shown(kernel.place),
+                    compiler.shown_place(kernel.place),
                     f'host_name "{kernel.host_name}": PyTorch ships kernels named {name}',
                     "another name: all kernels are linked into one library",
                 )
-
-
-def _shown(place: str) -> str:
-    file, _, line = place.rpartition(":")
-    return f"{compiler.shown(file)}:{line}"

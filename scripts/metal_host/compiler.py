@@ -263,6 +263,8 @@ def _error(entries: list[tuple[str, str, str]]) -> OverlayError:
     notes = [_in_metal(note) for _, _, note in entries[1:]]
     if _STRUCT_COPY.search(text) and any("address space" in note for note in notes):
         hint = "outside of thread memory a struct cannot be copied whole here: copy its members, or refer to it"
+    if text.startswith("incompatible operand types") and re.search("'(device|constant|threadgroup) ", text):
+        hint = "`?:` between address spaces does not work here for bfloat, vectors and structs: `T(value)`, or `if`"
     hint = hint or next((note for note in notes if note.startswith("candidate") and "ignored" in note), "")
     return OverlayError(f"{shown(file)}:{line}", text, hint)
 
@@ -280,3 +282,9 @@ def _is_ours(file: str) -> bool:
 def shown(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(REPO)) if path.is_relative_to(REPO) else file
+
+
+def shown_place(place: str) -> str:
+    """`file:line`, or a file alone, from the repository's root on."""
+    file, _, line = place.rpartition(":")
+    return f"{shown(file)}:{line}" if line.isdecimal() else shown(place)

@@ -29,7 +29,7 @@ def rewrite_preprocessed(text: str, name: str) -> Rewritten:
     result = rewriter.run()
     errors = [*rewriter.errors, *_twice(result)]
     if errors:
-        raise MetalErrors([OverlayError(_shown(error.place), error.rule, error.hint) for error in errors])
+        raise MetalErrors([OverlayError(compiler.shown_place(error.place), error.rule, error.hint) for error in errors])
     return result
 
 
@@ -51,8 +51,3 @@ def _twice(result: Rewritten) -> list[OverlayError]:
         for entry in result.entries
         if counts[entry.host_name] > 1 and entry is not first[entry.host_name]
     ]
-
-
-def _shown(place: str) -> str:
-    file, _, line = place.rpartition(":")
-    return f"{compiler.shown(file)}:{line}"

@@ -385,10 +385,12 @@ class Rewriter:
         bindings = "".join(f", ::metal_host::{parameter.binding}" for parameter in entry.parameters)
         # At the kernel's own place, since what is wrong with a parameter's type is found here.
         file, _, line = entry.place.rpartition(":")
+        bound = f"::metal_host::signature<void({declarations})>::bound<{entry.function}{bindings}>"
         after.text += (
-            f'\n# {line} "{file}"\nstatic const ::metal_host::registration<'
-            f"::metal_host::signature<void({declarations})>::bound<{entry.function}{bindings}>> metal_host_kernel_{self._serial}"
-            f'("{entry.host_name}", {entry.max_threads});\n# {after.line} "{after.file}"\n'
+            f'\n# {line} "{file}"\n'
+            f"static const ::metal_host::registration<{bound}> metal_host_kernel_{self._serial}"
+            f'("{entry.host_name}", {entry.max_threads});'
+            f'\n# {after.line} "{after.file}"\n'
         )
 
     def _attributes_outside(self, start: int, end: int) -> None:

@@ -57,11 +57,12 @@ def layouts(header: str, structs: Sequence[Struct], kernel_text: str) -> list[Ov
     kernel_source = kernel_source.replace('extern "C" const', 'extern "C" __attribute__((visibility("default"))) const')
     host_source = f'#include "{header}"\nextern "C" const unsigned long host_layout[] = {{{", ".join(values)}}};\n'
     path = compiler.CACHE / "layouts" / f"{compiler.key_of(kernel_source, host_source, Path(header).read_text())}.so"
-    with compiler.made_once(path) as made:
-        if made:
-            error = _build(kernel_source, host_source, header, made)
-            if error:
-                return [error]
+    try:
+        with compiler.made_once(path) as made:
+            if made:
+                _build(kernel_source, host_source, header, made)
+    except OverlayError as error:
+        return [error]
     library = ctypes.CDLL(str(path))
     ours, theirs = (
         (ctypes.c_ulong * len(labels)).in_dll(library, name) for name in ("metal_host_layout", "host_layout")
@@ -78,7 +79,7 @@ def layouts(header: str, structs: Sequence[Struct], kernel_text: str) -> list[Ov
     return errors
 
 
-def _build(kernel_source: str, host_source: str, header: str, made: Path) -> OverlayError | None:
+def _build(kernel_source: str, host_source: str, header: str, made: Path) -> None:
     kernel_object, host_object = made.with_suffix(".kernel.o"), made.with_suffix(".host.o")
     compiler.compile_object(kernel_source, header, kernel_object)
     host = [
@@ -88,6 +89,5 @@ def _build(kernel_source: str, host_source: str, header: str, made: Path) -> Ove
     result = subprocess.run(host, input=host_source, capture_output=True, text=True)
     if result.returncode:
         first = next((line for line in result.stderr.splitlines() if "error:" in line), result.stderr.strip())
-        return OverlayError(compiler.shown(header), f"it does not compile for the host: {first}")
+        raise OverlayError(compiler.shown(header), f"it does not compile for the host: {first}")
     compiler.link([kernel_object, host_object], made)
-    return None
