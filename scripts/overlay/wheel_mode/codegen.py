@@ -28,8 +28,8 @@ _DRIVER = Path(__file__).with_name("torchgen_driver.py")
 _UNPACK = Path(__file__).with_name("cpp") / "variable_type_unpack.cpp"
 _VMAP_CHECK = Path(__file__).with_name("cpp") / "vmap_check_escaped.h"
 
-# Registrations for devices that wheel mode does not build kernels for.
-_OTHER_DEVICES = ("CUDA", "MPS", "XPU", "HPU", "MTIA")
+# Registrations for devices that have dispatch keys of their own, and kernels that a build may lack.
+_DEVICES = ("CUDA", "MPS", "XPU", "HPU", "MTIA")
 
 # Headers that list all operators: what ours adds to the wheel's, per operator.
 _OPERATOR_LISTS = {
@@ -63,8 +63,8 @@ class Generated:
     bindings: dict[str, Any]  # the Python names a build would give them; see torchgen_driver.py
 
 
-def generate(target: Target, edits: list[Edit], folder: Path) -> Generated:
-    """Brings `folder` up to date. A file that stays the same keeps its time."""
+def generate(target: Target, edits: list[Edit], folder: Path, devices: tuple[str, ...] = ()) -> Generated:
+    """Brings `folder` up to date. A file that stays the same keeps its time. `devices` beside the CPU have kernels."""
     scratch = folder.with_name(folder.name + ".scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     _write_source(target, edits, scratch / "source")
@@ -72,7 +72,7 @@ def generate(target: Target, edits: list[Edit], folder: Path) -> Generated:
     output = scratch / "out"
     description = json.loads((output / "operators.json").read_text())
     files = {f"include/{name}": text for name, text in _headers(target, output).items()}
-    files |= {f"src/{name}": text for name, text in _sources(output).items()}
+    files |= {f"src/{name}": text for name, text in _sources(output, devices).items()}
     sync_folder(folder, files)
     shutil.rmtree(scratch)
     units = (folder / "src" / "autograd.cpp", folder / "src" / "operators.cpp")
@@ -137,14 +137,14 @@ def _includes(pattern: str, output: Path) -> str:
     return "".join(f"#include <{pattern.format(name)}>\n" for name in names)
 
 
-def _sources(output: Path) -> dict[str, str]:
+def _sources(output: Path, devices: tuple[str, ...]) -> dict[str, str]:
     """One unit for the operators and one for autograd: parsing PyTorch's headers is nearly all the work, and in two
     units it is done twice instead of a dozen times. (A precompiled header of them is 0.5 GB and slower to load.)"""
     autograd = {name: (output / "autograd" / name).read_text() for name in _AUTOGRAD_SOURCES}
     operators = {
         path.name: path.read_text()
         for path in sorted((output / "ATen").glob("*.cpp"))
-        if path.name in ("OperatorsEverything.cpp", "CompositeViewCopyKernels.cpp") or _registers(path)
+        if path.name in ("OperatorsEverything.cpp", "CompositeViewCopyKernels.cpp") or _registers(path, devices)
     }
     return {
         **autograd,
@@ -157,10 +157,11 @@ def _sources(output: Path) -> dict[str, str]:
     }
 
 
-def _registers(path: Path) -> bool:
+def _registers(path: Path, devices: tuple[str, ...]) -> bool:
     """A registration file that is not a shard of another, and not empty."""
     name = path.stem
-    if not name.startswith("Register") or name[-2:-1] == "_" or any(device in name for device in _OTHER_DEVICES):
+    absent = set(_DEVICES) - set(devices)
+    if not name.startswith("Register") or name[-2:-1] == "_" or any(device in name for device in absent):
         return False
     return any(call in path.read_text() for call in ("m.impl(", "m.def("))
 

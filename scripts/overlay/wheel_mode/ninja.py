@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..errors import OverlayError
 from ..machine import compile_jobs
+from .cuda import CudaToolchain
 from .files import write_if_changed
 from .toolchain import LINK_FLAGS, Toolchain
 
@@ -23,11 +24,13 @@ class Compile:
     source: Path
     object: str  # relative to the build folder
     flags: tuple[str, ...]
+    rule: str = "compile"  # or "nvcc"
 
 
 def write_ninja(
     folder: Path,
     toolchain: Toolchain,
+    cuda: CudaToolchain | None,
     includes: Iterable[str],
     compiles: list[Compile],
     library: str,
@@ -45,13 +48,14 @@ def write_ninja(
         "  depfile = $out.d",
         "  deps = gcc",
         "  description = compile $out",
+        *_nvcc_rule(toolchain, cuda),
         "rule link",
         f"  command = $cxx {shlex.join(LINK_FLAGS)} -o $out $in $libraries",
         "  description = link $out",
     ]
     for compile in compiles:
         lines += [
-            f"build {_path(compile.object)}: compile {_path(str(compile.source))}",
+            f"build {_path(compile.object)}: {compile.rule} {_path(str(compile.source))}",
             f"  extra = {_escape(shlex.join(compile.flags))}",
         ]
     objects = " ".join(_path(compile.object) for compile in compiles)
@@ -63,6 +67,21 @@ def write_ninja(
         f"default {library}",
     ]
     write_if_changed(folder / "build.ninja", "\n".join(lines) + "\n")
+
+
+def _nvcc_rule(toolchain: Toolchain, cuda: CudaToolchain | None) -> list[str]:
+    if cuda is None:
+        return []
+    # What nvcc hands to the host's compiler is one of its words.
+    compiler = shlex.join([str(cuda.compiler), f"-ccbin={shlex.split(toolchain.compiler)[0]}"])
+    return [
+        f"nvcc = {_escape(compiler)}",
+        "rule nvcc",
+        "  command = $launcher $nvcc $extra -MD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "  description = compile $out",
+    ]
 
 
 def has_work(folder: Path, target: str) -> bool:
@@ -90,9 +109,8 @@ def run_ninja(folder: Path, target: str) -> None:
 
 def write_compile_commands(folder: Path) -> None:
     """compile_commands.json, for editors."""
-    run = subprocess.run(
-        [_find_ninja(), "-C", str(folder), "-t", "compdb", "compile"], capture_output=True, text=True, check=True
-    )
+    command = [_find_ninja(), "-C", str(folder), "-t", "compdb", "compile", "nvcc"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     write_if_changed(folder / "compile_commands.json", run.stdout)
 
 

@@ -38,6 +38,12 @@ REPLACEMENTS = (
         "the helpers of two dispatch keys have the same names",
     ),
     Replacement(
+        "ATen/templates/RegisterDispatchKey.cpp",
+        r"\$extra_cuda_headers\n",
+        "",
+        "they need the headers of cuBLAS and its kin, and our registrations need none of them",
+    ),
+    Replacement(
         "ATen/templates/RegisterDispatchDefinitions.ini",
         r"namespace \{\n(\s*\$\{dispatch_anonymous_definitions\}\s*\$\{static_init_dispatch_registrations\}\s*)"
         r"\} // anonymous namespace\n",

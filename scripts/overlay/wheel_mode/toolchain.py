@@ -46,12 +46,12 @@ class Toolchain:
     generated_flags = ("-O1", "-w")
     overlay_flags = ("-O3", *_WARNINGS)
 
-    def key(self, target: Target) -> str:
-        """Whatever makes two builds incompatible."""
+    def key(self, target: Target, *devices: str) -> str:
+        """Whatever makes two builds incompatible; `devices`: what the same is of other compilers."""
         parts = [
             target.version, target.git_version, str(target.cuda), self.compiler, self.identity, self.machine,
             *self.flags, *self.generated_flags, *self.overlay_flags, *LINK_FLAGS,
-            *(f"{name}:{flags}" for name, flags in self.capabilities.items()),
+            *(f"{name}:{flags}" for name, flags in self.capabilities.items()), *devices,
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
         return f"torch-{target.version}-{target.git_version[:8]}-{self.machine}-{digest[:8]}"

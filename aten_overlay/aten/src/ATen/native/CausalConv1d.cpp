@@ -280,7 +280,7 @@ Tensor causal_conv1d_empty_output(const Tensor& input) {
   return at::empty_symint(sizes, input.options());
 }
 
-Tensor causal_conv1d_cpu(
+Tensor causal_conv1d(
     const Tensor& input,
     const Tensor& weight,
     const std::optional<Tensor>& bias,
@@ -290,7 +290,7 @@ Tensor causal_conv1d_cpu(
     const std::optional<Tensor>& cu_seqlens) {
   const auto args = causal_conv1d_args(input, weight, bias, activation, initial_state, seq_idx, cu_seqlens);
   auto output = causal_conv1d_empty_output(input);
-  causal_conv1d_stub(kCPU, args, unsqueeze_batch(output, input.dim() == 2), Tensor());
+  causal_conv1d_stub(input.device().type(), args, unsqueeze_batch(output, input.dim() == 2), Tensor());
   return output;
 }
 
@@ -306,7 +306,7 @@ Tensor causal_conv1d_meta(
   return causal_conv1d_empty_output(input);
 }
 
-std::tuple<Tensor, Tensor> causal_conv1d_with_state_cpu(
+std::tuple<Tensor, Tensor> causal_conv1d_with_state(
     const Tensor& input,
     const Tensor& weight,
     const std::optional<Tensor>& bias,
@@ -319,7 +319,7 @@ std::tuple<Tensor, Tensor> causal_conv1d_with_state_cpu(
   auto output = causal_conv1d_empty_output(input);
   auto final_state = empty_final_state(args, unbatched);
   causal_conv1d_stub(
-      kCPU,
+      input.device().type(),
       args,
       unsqueeze_batch(output, unbatched),
       unsqueeze_batch(final_state, unbatched && !args.cu_seqlens.defined()));
@@ -338,7 +338,7 @@ std::tuple<Tensor, Tensor> causal_conv1d_with_state_meta(
   return {causal_conv1d_empty_output(input), empty_final_state(args, input.dim() == 2)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_cpu(
+std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward(
     const std::optional<Tensor>& grad_output,
     const std::optional<Tensor>& grad_final_state,
     const Tensor& input,
@@ -360,7 +360,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_cpu(
   wanted.weight = grad_weight.defined() && grad_weight.dim() == 3 ? grad_weight.squeeze(1) : grad_weight;
   wanted.bias = grad_bias;
   wanted.initial_state = unsqueeze_batch(grad_initial_state, unbatched && !args.cu_seqlens.defined());
-  causal_conv1d_backward_stub(kCPU, args, grad_out, grad_state, wanted);
+  causal_conv1d_backward_stub(input.device().type(), args, grad_out, grad_state, wanted);
   return grads;
 }
 
@@ -380,7 +380,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_meta(
   return empty_gradients({input, weight, bias, initial_state}, output_mask);
 }
 
-Tensor causal_conv1d_update_cpu(
+Tensor causal_conv1d_update(
     const Tensor& input,
     Tensor& state,
     const Tensor& weight,
@@ -392,7 +392,7 @@ Tensor causal_conv1d_update_cpu(
   at::assert_no_internal_overlap(state);
   at::assert_no_partial_overlap(state, input);
   auto output = causal_conv1d_empty_output(input);
-  causal_conv1d_update_stub(kCPU, args, input.dim() == 2 ? output.unsqueeze(2) : output);
+  causal_conv1d_update_stub(input.device().type(), args, input.dim() == 2 ? output.unsqueeze(2) : output);
   return output;
 }
 

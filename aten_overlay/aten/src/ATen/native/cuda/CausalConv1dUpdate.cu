@@ -1,5 +1,6 @@
-// causal_conv1d_update on CUDA: a thread takes one channel of one row through the new positions.
-// It alone reads and writes that channel's state, and reads all it needs before it writes.
+// causal_conv1d_update on CUDA, in one launch. A thread takes one channel of one row through the new positions; it
+// alone reads and writes that channel's state, and reads all it needs before it writes. The usual step - one position,
+// a state of W-1 places that is shifted, everything dense - takes a few channels at once.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/native/cuda/CausalConv1dUtils.cuh>
 
@@ -35,9 +36,67 @@ __device__ int64_t place_before(const UpdateParams<scalar_t>& p, int64_t before,
   return back > before ? -1 : (before - back) % p.places;
 }
 
+// Channels of a thread of update_dense.
+template <typename scalar_t>
+constexpr int kVectorSize = sizeof(scalar_t) == 8 ? 2 : 4;
+
+template <typename scalar_t, int W>
+__global__ void __launch_bounds__(kThreads) update_dense(const __grid_constant__ UpdateParams<scalar_t> p) {
+  using acc_t = at::opmath_type<scalar_t>;
+  constexpr int kChannels = kVectorSize<scalar_t>;
+  constexpr int kPlaces = W - 1;
+  using vector_t = Vector<scalar_t, kChannels>;
+  const auto blocks = static_cast<unsigned>(ceil_div(p.channels, kThreads * kChannels));
+  const int64_t b = blockIdx.x / blocks;
+  const int64_t d = (blockIdx.x % blocks * kThreads + threadIdx.x) * kChannels;
+  if (d >= p.channels) {
+    return;
+  }
+  auto* out = p.output.at(b, d, 0);
+  const auto row = min(p.state_indices.data ? p.state_indices.at(0, b) : b, p.states - 1);
+  if (row < 0) {
+    store_vector(out, vector_t{});
+    return;
+  }
+  Values<acc_t, kChannels * W> weight;
+  Values<acc_t, kChannels> y;
+  p.parameters.template load_dense<W>(d, weight, y);
+  const auto input = load_vector<scalar_t, kChannels>(p.input.at(b, d, 0));
+  auto* state = reinterpret_cast<vector_t*>(p.state.at(row, d, 0));
+  vector_t places[kPlaces]; // [channel][place]
+#pragma unroll
+  for (int i = 0; i < kPlaces; ++i) {
+    places[i] = state[i];
+  }
+  Values<acc_t, kChannels * kPlaces> shifted;
+#pragma unroll
+  for (int c = 0; c < kChannels; ++c) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      const int place = c * kPlaces + k;
+      const auto tap = k < kPlaces ? places[place / kChannels].widen(place % kChannels) : input.widen(c);
+      y[c] = multiply_add(weight[c * W + k], tap, y[c]);
+      if (k > 0) {
+        shifted[place - 1] = tap;
+      }
+    }
+    y[c] = p.silu ? Silu<scalar_t>::silu(y[c]) : y[c];
+  }
+  store_vector(out, narrow<scalar_t>(y));
+#pragma unroll
+  for (int i = 0; i < kPlaces; ++i) {
+    Values<acc_t, kChannels> part;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      part[c] = shifted[i * kChannels + c];
+    }
+    state[i] = narrow<scalar_t>(part); // exactly what was read
+  }
+}
+
 // kWidth is W where it is known at compile time, else 0.
 template <typename scalar_t, int kWidth>
-__global__ void __launch_bounds__(kThreads) update(const UpdateParams<scalar_t> p) {
+__global__ void __launch_bounds__(kThreads) update(const __grid_constant__ UpdateParams<scalar_t> p) {
   using acc_t = at::opmath_type<scalar_t>;
   const auto blocks = static_cast<unsigned>(ceil_div(p.channels, kThreads));
   const int64_t b = blockIdx.x / blocks, d = blockIdx.x % blocks * kThreads + threadIdx.x;
@@ -118,13 +177,29 @@ __global__ void __launch_bounds__(kThreads) update(const UpdateParams<scalar_t> 
   }
 }
 
+// Whether all a thread of update_dense reads and writes lies in whole vectors.
+template <typename scalar_t>
+bool is_dense(const CausalConv1dUpdateArgs& args, const Tensor& output, const Parameters<scalar_t>& parameters) {
+  constexpr int kChannels = kVectorSize<scalar_t>;
+  const auto vectors = [](const Tensor& tensor, int64_t channel) {
+    const auto bytes = kChannels * sizeof(scalar_t);
+    return tensor.stride(1) == channel && (tensor.size(0) == 1 || tensor.stride(0) % kChannels == 0) &&
+        reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
+  };
+  const auto places = args.state.size(2);
+  return !args.cache_seqlens.defined() && args.input.size(2) == 1 && args.input.size(1) % kChannels == 0 &&
+      places == args.weight.size(1) - 1 && parameters.dense && vectors(args.input, 1) && vectors(output, 1) &&
+      vectors(args.state, places) && (places == 1 || args.state.stride(2) == 1);
+}
+
 template <typename scalar_t>
 void launch(const CausalConv1dUpdateArgs& args, const Tensor& output) {
+  const Parameters<scalar_t> parameters(args.weight, args.bias);
   const UpdateParams<scalar_t> p{
       view<const scalar_t>(args.input),
       view<scalar_t>(args.state),
       view<scalar_t>(output),
-      {args.weight, args.bias},
+      parameters,
       Indices(args.state_indices),
       Indices(args.cache_seqlens),
       args.input.size(1),
@@ -133,28 +208,27 @@ void launch(const CausalConv1dUpdateArgs& args, const Tensor& output) {
       args.state.size(0),
       args.state.size(2),
       args.silu};
-  const auto blocks = args.input.size(0) * ceil_div(p.channels, kThreads);
-  if (blocks == 0) {
-    return;
-  }
-  const auto kernel = [&] {
-    switch (p.width) {
-      case 2:
-        return update<scalar_t, 2>;
-      case 3:
-        return update<scalar_t, 3>;
-      case 4:
-        return update<scalar_t, 4>;
-      default:
-        return update<scalar_t, 0>;
+  const auto run = [&](auto kernel, int64_t channels) {
+    const auto blocks = args.input.size(0) * ceil_div(p.channels, kThreads * channels);
+    if (blocks > 0) {
+      kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
     }
-  }();
-  kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+  const bool dense = output.numel() > 0 && is_dense(args, output, parameters);
+  switch (p.width) {
+    case 2:
+      return dense ? run(update_dense<scalar_t, 2>, kVectorSize<scalar_t>) : run(update<scalar_t, 2>, 1);
+    case 3:
+      return dense ? run(update_dense<scalar_t, 3>, kVectorSize<scalar_t>) : run(update<scalar_t, 3>, 1);
+    case 4:
+      return dense ? run(update_dense<scalar_t, 4>, kVectorSize<scalar_t>) : run(update<scalar_t, 4>, 1);
+    default:
+      return run(update<scalar_t, 0>, 1);
+  }
 }
 
 void causal_conv1d_update_kernel(const CausalConv1dUpdateArgs& args, const Tensor& output) {
-  const c10::cuda::CUDAGuard guard(args.input.device());
   AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, args.input.scalar_type(), "causal_conv1d_update_cuda", [&] {
     launch<scalar_t>(args, output);
   });
