@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ class Machine:
         self, command: list[str], folder: Path, environment: dict[str, str] | None = None, **options: Any
     ) -> subprocess.Popen:
         if self.chroot is None:
-            return subprocess.Popen(command, cwd=folder, env={**os.environ, **(environment or {})}, **options)
+            # What pip installed beside this Python counts: ninja, and CMake perhaps.
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+            variables = {**os.environ, "PATH": path, **(environment or {})}
+            return subprocess.Popen(command, cwd=folder, env=variables, **options)
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         variables = {"PATH": _PATH, "HOME": "/root", "LC_ALL": "C.UTF-8", **passed, **(environment or {})}
         enter = ["unshare", "--mount", "--", "sh", "-ec", _ENTER, "sh", str(self.chroot), *map(str, self.folders), "--"]

@@ -18,9 +18,11 @@ _ENOUGH = 20  # steps to estimate from
 class Progress:
     """Follows one run. `failed`: the targets that failed; `messages`: what was printed for them."""
 
-    def __init__(self, log: TextIO, output: TextIO = sys.stdout, clock: Callable[[], float] = time.monotonic):
-        self._log, self._output, self._clock = log, output, clock
-        self._terminal = output.isatty()
+    def __init__(
+        self, log: TextIO, output: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log, self._output, self._clock = log, sys.stdout if output is None else output, clock
+        self._terminal = self._output.isatty()
         self._start = clock()
         self._shown = -_EVERY
         self.steps = self.total = 0
