@@ -70,9 +70,11 @@ inline bool is_active(const metal_host_lanes& lanes, uint lane) {
   return lane < 32 && (lanes.active >> lane & 1);
 }
 
-// What a lane that is not there gives is undefined: something that shows.
+// Beyond the simdgroup a lane keeps what it has. What a lane that is not there gives is undefined: something
+// that shows.
 template <class T>
 T shuffled(const metal_host_lanes& lanes, uint lane) {
+  lane = lane < 32 ? lane : lanes.lane;
   if (is_active(lanes, lane)) {
     return value_of<T>(lanes, lane);
   }

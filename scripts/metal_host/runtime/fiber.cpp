@@ -25,6 +25,8 @@ metal_host_switch:
   pushq %r15
   movq %rsp, (%rdi)
   movq %rsi, %rsp
+.globl metal_host_resume
+metal_host_resume:
   popq %r15
   popq %r14
   popq %r13

@@ -10,6 +10,8 @@ constexpr size_t kStackSize = 256 << 10;
 
 // Saves where the caller is in *from, and goes on where `to` was saved.
 extern "C" void metal_host_switch(void** from, void* to);
+// The second half of that: where to go on with `to` in the stack pointer.
+extern "C" void metal_host_resume();
 
 class Stack {
  public:

@@ -1,6 +1,7 @@
 #include "runtime.h"
 
 #include "scheduler.h"
+#include "signals.h"
 
 #include <dlfcn.h>
 #include <immintrin.h>
@@ -99,9 +100,11 @@ int metal_host_run(const metal_host_dispatch* dispatch, char* message, size_t me
     shared.buffers.push_back({buffer.begin, buffer.end, is_writable(kernel, i), "buffer(" + std::to_string(i) + ")"});
   }
   add_image(&kernel);
+  install_signal_handlers();
 
   const auto work = [&shared, dispatch] {
     static thread_local Worker worker;
+    static thread_local const SignalStack stack;
     const DenormalMode mode(dispatch->keep_denormals);
     worker.run(shared);
   };

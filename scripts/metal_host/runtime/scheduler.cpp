@@ -277,7 +277,7 @@ void* Worker::threadgroup_variable(const void* key, size_t size, size_t alignmen
 
 // ---- Failures ------------------------------------------------------------------------------
 
-void Worker::fail(const std::string& what) {
+void Worker::record_failure(const std::string& what) {
   std::ostringstream text;
   const auto thread = current_thread();
   const auto x = group_.threads[0], y = group_.threads[1];
@@ -285,8 +285,20 @@ void Worker::fail(const std::string& what) {
        << group_.position[0] << ", " << group_.position[1] << ", " << group_.position[2] << "): " << what;
   shared_->fail(text.str());
   failed_ = true;
+}
+
+void Worker::fail(const std::string& what) {
+  record_failure(what);
   metal_host_switch(&fiber_->saved, scheduler_); // never to be resumed
   __builtin_unreachable();
+}
+
+void* Worker::fail_from_signal(const std::string& what) {
+  if (fiber_ == nullptr) {
+    return nullptr;
+  }
+  record_failure(what);
+  return scheduler_;
 }
 
 // What the code around a kernel reads and writes to call it.

@@ -46,6 +46,8 @@ class Worker {
   void* threadgroup_variable(const void* key, size_t size, size_t alignment);
   void check_access(const char* address, size_t size, bool write);
   [[noreturn]] void fail(const std::string& what);
+  // The same from a signal handler, which goes on by itself; null if no thread of a kernel runs.
+  void* fail_from_signal(const std::string& what);
 
   // The body of every fiber.
   void run_threads();
@@ -86,6 +88,7 @@ class Worker {
   template <typename F>
   void for_each_simdgroup(const F& f);
   Fiber& spare_fiber();
+  void record_failure(const std::string& what);
   bool is_own(const char* address, size_t size) const;
 
   Shared* shared_ = nullptr;
