@@ -54,17 +54,29 @@ Vectorized<acc_t> load_tap(const acc_t* x, const acc_t* mask, int64_t mask_strid
 
 // A row of `size` outputs and the taps they read. kWidth is W where it is known at compile time,
 // else 0. `mask` holds, for each tap, all-ones or all-zeros words; the last tap's mask is the
-// output's own (zero at padding). Rows are read and written in whole vectors: all scratch rows
-// have room for one more.
+// output's own (zero at padding). `cut` tells which vectors of outputs have a zero in it: few, as
+// they lie across a border between sequences, and the others do not read the mask. Rows are read and written in whole vectors: all
+// scratch rows have room for one more.
 template <typename acc_t>
 struct Row {
   const acc_t* x; // from W-1 positions before the first output
   const acc_t* weight; // [W]
   acc_t bias;
+  const uint8_t* cut; // of each vector of outputs
   const acc_t* mask; // [W, mask_stride]
   int64_t mask_stride;
   int64_t width;
   int64_t size;
+
+  // Whether one of the vectors is cut that the outputs [t, t + lanes + more) lie in, t being the first of one.
+  bool is_cut(int64_t t, int64_t more = 0) const {
+    constexpr int64_t lanes = Vectorized<acc_t>::size();
+    uint8_t any = 0;
+    for (const auto i : c10::irange(1 + (more + lanes - 1) / lanes)) {
+      any |= cut[t / lanes + i];
+    }
+    return any != 0;
+  }
 };
 
 template <typename acc_t, int kWidth, bool kMasked>
@@ -81,12 +93,14 @@ Vectorized<acc_t> preactivation(const Row<acc_t>& row, int64_t t) {
 template <typename acc_t, int kWidth, bool kSilu, bool kMasked>
 void forward_row(const Row<acc_t>& row, acc_t* out) {
   const int64_t width = kWidth ? kWidth : row.width;
-  for (int64_t t = 0; t < row.size; t += Vectorized<acc_t>::size()) {
-    auto y = preactivation<acc_t, kWidth, kMasked>(row, t);
+  constexpr auto lanes = Vectorized<acc_t>::size();
+  for (int64_t t = 0; t < row.size; t += lanes) {
+    const bool cut = kMasked && row.is_cut(t);
+    auto y = cut ? preactivation<acc_t, kWidth, true>(row, t) : preactivation<acc_t, kWidth, false>(row, t);
     if constexpr (kSilu) {
       y = silu(y);
     }
-    if constexpr (kMasked) {
+    if (cut) {
       y = y & Vectorized<acc_t>::loadu(row.mask + (width - 1) * row.mask_stride + t);
     }
     y.store(out + t);
@@ -97,14 +111,16 @@ void forward_row(const Row<acc_t>& row, acc_t* out) {
 template <typename acc_t, int kWidth, bool kSilu, bool kMasked>
 void preactivation_grad_row(const Row<acc_t>& row, acc_t* grad) {
   const int64_t width = kWidth ? kWidth : row.width;
-  for (int64_t t = 0; t < row.size; t += Vectorized<acc_t>::size()) {
+  constexpr auto lanes = Vectorized<acc_t>::size();
+  for (int64_t t = 0; t < row.size; t += lanes) {
+    const bool cut = kMasked && row.is_cut(t);
     auto g = Vectorized<acc_t>::loadu(grad + t);
     if constexpr (kSilu) {
-      const auto z = preactivation<acc_t, kWidth, kMasked>(row, t);
+      const auto z = cut ? preactivation<acc_t, kWidth, true>(row, t) : preactivation<acc_t, kWidth, false>(row, t);
       const auto s = sigmoid(z);
       g = g * (s * vec::fmadd(z, Vectorized<acc_t>(1) - s, Vectorized<acc_t>(1)));
     }
-    if constexpr (kMasked) {
+    if (cut) {
       g = g & Vectorized<acc_t>::loadu(row.mask + (width - 1) * row.mask_stride + t);
     }
     g.store(grad + t);
@@ -115,12 +131,14 @@ void preactivation_grad_row(const Row<acc_t>& row, acc_t* grad) {
 template <typename acc_t, int kWidth, bool kMasked>
 void input_grad_row(const Row<acc_t>& row, const acc_t* grad, acc_t* grad_in) {
   const int64_t width = kWidth ? kWidth : row.width;
-  for (int64_t s = 0; s < row.size; s += Vectorized<acc_t>::size()) {
+  constexpr auto lanes = Vectorized<acc_t>::size();
+  for (int64_t s = 0; s < row.size; s += lanes) {
+    const bool cut = kMasked && row.is_cut(s, width - 1);
     auto sum = Vectorized<acc_t>(0);
     for (const auto k : c10::irange(width)) {
       const auto t = s + width - 1 - k;
       auto g = Vectorized<acc_t>::loadu(grad + t);
-      if constexpr (kMasked) {
+      if (cut) {
         g = g & Vectorized<acc_t>::loadu(row.mask + k * row.mask_stride + t);
       }
       sum = vec::fmadd(Vectorized<acc_t>(row.weight[k]), g, sum);
@@ -137,11 +155,13 @@ void weight_grad_row(const Row<acc_t>& row, const acc_t* grad, acc_t* sums) {
   const auto load_grad = [&](int64_t t) {
     return t + Vec::size() <= row.size ? Vec::loadu(grad + t) : Vec::loadu(grad + t, row.size - t);
   };
-  const auto load_input = [&](int64_t k, int64_t t) {
-    return t + Vec::size() <= row.size || kMasked
-        ? load_tap<acc_t, kMasked>(row.x, row.mask, row.mask_stride, k, t)
-        : Vec::loadu(row.x + t + k, row.size - t);
+  const auto load_input = [&](int64_t k, int64_t t, bool cut) {
+    if (cut) {
+      return load_tap<acc_t, true>(row.x, row.mask, row.mask_stride, k, t);
+    }
+    return t + Vec::size() <= row.size ? Vec::loadu(row.x + t + k) : Vec::loadu(row.x + t + k, row.size - t);
   };
+  const auto is_cut = [&](int64_t t) { return kMasked && row.is_cut(t); };
   if constexpr (kWidth != 0) {
     std::array<Vec, kWidth + 1> sum;
     for (const auto k : c10::irange(kWidth + 1)) {
@@ -149,8 +169,9 @@ void weight_grad_row(const Row<acc_t>& row, const acc_t* grad, acc_t* sums) {
     }
     for (int64_t t = 0; t < row.size; t += Vec::size()) {
       const auto g = load_grad(t);
+      const bool cut = is_cut(t);
       for (const auto k : c10::irange(kWidth)) {
-        sum[k] = vec::fmadd(g, load_input(k, t), sum[k]);
+        sum[k] = vec::fmadd(g, load_input(k, t, cut), sum[k]);
       }
       sum[kWidth] = sum[kWidth] + g;
     }
@@ -161,7 +182,7 @@ void weight_grad_row(const Row<acc_t>& row, const acc_t* grad, acc_t* sums) {
     for (const auto k : c10::irange(width + 1)) {
       auto sum = Vec::loadu(sums + k * Vec::size());
       for (int64_t t = 0; t < row.size; t += Vec::size()) {
-        sum = k < width ? vec::fmadd(load_grad(t), load_input(k, t), sum) : sum + load_grad(t);
+        sum = k < width ? vec::fmadd(load_grad(t), load_input(k, t, is_cut(t)), sum) : sum + load_grad(t);
       }
       sum.store(sums + k * Vec::size());
     }
@@ -371,38 +392,65 @@ class FinalState {
 template <typename acc_t>
 class TapMask {
  public:
-  TapMask(int64_t width, int64_t capacity) : width_(width), stride_(capacity + Vectorized<acc_t>::size()) {}
+  TapMask(int64_t width, int64_t capacity)
+      : width_(width),
+        stride_(capacity + kLanes),
+        words_(width * stride_, 0),
+        cut_(at::divup(stride_, kLanes) + 1, 0) {}
 
   // Whether any tap is masked out.
   bool plan(const Sequence& sequence, const Indices& seq_idx, int64_t time, int64_t size) {
     if (!seq_idx.defined() || size == 0) {
       return false;
     }
-    const auto at = [&](int64_t t) { return seq_idx.get(sequence.row, sequence.start + std::max<int64_t>(t, 0)); };
     const auto end = std::min(time + size, sequence.size);
-    const auto first = at(time - (width_ - 1));
-    bool uniform = first >= 0;
-    for (auto t = std::max<int64_t>(time - (width_ - 1), 0); uniform && t < end; ++t) {
-      uniform = at(t) == first;
+    // index[t - time] belongs to position t, from W before the first one on.
+    index_.resize(width_ + end - time);
+    for (const auto i : c10::irange(static_cast<int64_t>(index_.size()))) {
+      index_[i] = seq_idx.get(sequence.row, sequence.start + std::max<int64_t>(time - width_ + i, 0));
     }
-    if (uniform) {
-      return false;
+    const auto* index = index_.data() + width_;
+    const auto differs = [&](int64_t t) { return index[t] != index[t - 1]; };
+    int64_t border = -width_; // the last position so far that differs from the one before
+    for (const auto t : c10::irange(1 - width_, 0)) {
+      border = differs(t) ? t : border;
     }
-    words_.assign(width_ * stride_, 0);
-    for (auto t = time; t < end; ++t) {
-      const auto index = at(t);
+
+    bool any = false;
+    const auto count = end - time;
+    for (int64_t start = 0; start < count; start += kLanes) {
+      const auto lanes = std::min(kLanes, count - start);
+      bool borders = false;
+      for (const auto lane : c10::irange(lanes)) {
+        borders |= differs(start + lane);
+      }
+      const bool uniform = !borders && border <= start - (width_ - 1) && index[start] >= 0;
+      for (auto lane = lanes - 1; borders && lane >= 0; --lane) {
+        if (differs(start + lane)) {
+          border = start + lane;
+          break;
+        }
+      }
+      any |= !uniform;
+      cut_[start / kLanes] = !uniform || lanes < kLanes; // what a last vector holds beyond its row is masked out
       for (const auto k : c10::irange(width_)) {
-        if (index >= 0 && at(t + k - (width_ - 1)) == index) {
-          words_[k * stride_ + t - time] = ~word_t(0);
+        auto* word = words_.data() + k * stride_ + start;
+        for (const auto lane : c10::irange(kLanes)) {
+          const auto t = start + lane;
+          word[lane] = lane < lanes && (uniform || (index[t] >= 0 && index[t + k - (width_ - 1)] == index[t])) ? kOnes : 0;
         }
       }
     }
-    return true;
+    return any;
   }
 
   // Whether tap k of the planned output t counts.
   bool counts(int64_t k, int64_t t) const {
     return words_[k * stride_ + t] != 0;
+  }
+
+  const uint8_t* cut() const {
+    return cut_.data();
   }
 
   const acc_t* data() const {
@@ -415,9 +463,13 @@ class TapMask {
 
  private:
   using word_t = std::conditional_t<sizeof(acc_t) == 8, uint64_t, uint32_t>;
+  static constexpr word_t kOnes = ~word_t(0);
+  static constexpr int64_t kLanes = Vectorized<acc_t>::size();
   int64_t width_;
   int64_t stride_;
   std::vector<word_t> words_;
+  std::vector<uint8_t> cut_;
+  std::vector<int64_t> index_;
 };
 
 // Scratch rows: `rows` of them, each of `size` and one vector more. Zeroed once, so that what a
@@ -555,7 +607,8 @@ void forward(const CausalConv1dArgs& args, const Tensor& output, const Tensor& f
                 taps[k] = weight.get(channel + c, k);
               }
               functions.forward[masked](
-                  {x.row(c), taps.data(), bias.get(channel + c), mask.data(), mask.stride(), width, part.size},
+                  {x.row(c), taps.data(), bias.get(channel + c), mask.cut(), mask.data(), mask.stride(), width,
+                   part.size},
                   y.row(c));
             }
             store_rows(out, channel, count, sequence.start + part.time, part.size, y.row(0), y.stride);
@@ -689,7 +742,8 @@ class Backward {
         }
         auto* g = grad.row(c) + halo; // before it: W-1 zeros, for the initial state's gradient
         Row<acc_t> row{
-            x.row(c), taps.data(), op.bias_.get(channel + c), mask.data(), mask.stride(), op.width_, inside};
+            x.row(c), taps.data(), op.bias_.get(channel + c), mask.cut(), mask.data(), mask.stride(), op.width_,
+            inside};
         op.functions_.preactivation_grad[masked](row, g);
         std::fill(g + inside, g + reach + Vec::size(), acc_t(0));
         row.size = block.size;
