@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import torch_overlay.testing
 
 op_db = torch_overlay.testing.op_db()
+differentiable = [op for op in op_db if op.supports_autograd]
 
 
 def map_tensors(function, sample):
@@ -84,10 +85,12 @@ class TestOpInfo(TestCase):
 
     @ops(op_db, dtypes=OpDTypes.any_one)
     def test_noncontiguous_samples(self, device, dtype, op):
-        for sample in op.sample_inputs(device, dtype, requires_grad=True):
+        for sample in op.sample_inputs(device, dtype, requires_grad=op.supports_autograd):
             other = sample.noncontiguous()
             out, other_out = call(op, sample), call(op, other)
             self.assertEqual(out, other_out)
+            if not op.supports_autograd:
+                continue
             wanted, other_wanted = map(tensors_that_want_gradients, (sample, other))
             outs, other_outs = pytree.tree_leaves(out), pytree.tree_leaves(other_out)
             grads = [torch.randn_like(x) for x in outs]
@@ -98,7 +101,7 @@ class TestOpInfo(TestCase):
                 ),
             )
 
-    @ops(op_db, allowed_dtypes=(torch.float64,))
+    @ops(differentiable, allowed_dtypes=(torch.float64,))
     def test_gradcheck(self, device, dtype, op):
         for sample in op.sample_inputs(device, dtype, requires_grad=True):
             function, tensors = as_function_of_tensors(op, sample)
@@ -140,13 +143,15 @@ class TestOpInfo(TestCase):
 
     @ops(op_db, allowed_dtypes=(torch.float32,))
     def test_opcheck(self, device, dtype, op):
-        for sample in op.sample_inputs(device, dtype, requires_grad=True):
+        for sample in op.sample_inputs(device, dtype, requires_grad=op.supports_autograd):
             with CollectCalls(op.aten_name) as collect:
                 call(op, sample)
             self.assertEqual(len(collect.calls), 1)
             for func, args, kwargs in collect.calls:
                 args, kwargs = pytree.tree_map_only(
-                    torch.Tensor, lambda x: x.detach().requires_grad_(x.is_floating_point()), (args, kwargs)
+                    torch.Tensor,
+                    lambda x: x.detach().requires_grad_(op.supports_autograd and x.is_floating_point()),
+                    (args, kwargs),
                 )
                 opcheck(func, args, kwargs)
 
@@ -154,13 +159,15 @@ class TestOpInfo(TestCase):
     def test_compile_with_dynamic_shapes(self, device, dtype, op):
         # The samples of one signature share a graph: sizes are symbols in it.
         torch._dynamo.reset()
-        samples = list(op.sample_inputs(device, dtype, requires_grad=True))
+        samples = list(op.sample_inputs(device, dtype, requires_grad=op.supports_autograd))
         for sample in (samples[0], samples[2], *samples[-3:]):
             compiled = torch.compile(op.op, fullgraph=True, dynamic=True, backend="aot_eager")
             expected = pytree.tree_leaves(call(op, sample))
             actual = pytree.tree_leaves(call(compiled, sample))
             self.assertEqual(actual, expected)
             self.assertEqual([x.stride() for x in actual], [x.stride() for x in expected])
+            if not op.supports_autograd:
+                continue
             wanted = tensors_that_want_gradients(sample)
             grads = [torch.randn_like(x) for x in expected]
             self.assertEqual(

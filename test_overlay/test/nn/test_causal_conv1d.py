@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import nn
 from torch.testing import make_tensor
-from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCPU
-from torch.testing._internal.common_utils import parametrize, run_tests, TestCase
+from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, largeTensorTest, onlyCPU
+from torch.testing._internal.common_utils import parametrize, run_tests, slowTest, TestCase
 from torch.testing._internal.opinfo.definitions.causal_conv1d import reference_causal_conv1d
 
 
@@ -160,12 +160,33 @@ class TestCausalConv1d(TestCase):
 
         check()
 
-    @dtypes(torch.float32, torch.bfloat16)
-    def test_long(self, device, dtype):
+    @dtypes(*DTYPES)
+    def test_long_sweep(self, device, dtype):
         # Several blocks, and tails of every kind at their borders.
-        for t in (2047, 2048, 2049, 4099):
-            for layout in ("contiguous", "channels_last"):
-                self.check_forward_backward(device, dtype, 1, 17, t, 4, layout, True, "silu", True, layout)
+        @settings(sweep, max_examples=20)
+        @given(
+            b=st.sampled_from([1, 2]),
+            d=st.sampled_from([1, 3, 17]),
+            t=st.sampled_from([2047, 2048, 2049, 4099]),
+            w=st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 9, 64]),
+            layout=st.sampled_from(LAYOUTS),
+            grad_layout=st.sampled_from(LAYOUTS),
+            bias=st.booleans(),
+            activation=st.sampled_from([None, "silu"]),
+            state=st.booleans(),
+        )
+        def check(b, d, t, w, layout, grad_layout, bias, activation, state):
+            self.check_forward_backward(device, dtype, b, d, t, w, layout, bias, activation, state, grad_layout)
+
+        check()
+
+    @dtypes(torch.float32, torch.bfloat16)
+    def test_long_packed(self, device, dtype):
+        for layout, t in itertools.product(("contiguous", "channels_last"), (2049, 4099)):
+            bounds = torch.tensor([0, 0, 1, 700, 701, 2047, 2048, t], device=device)
+            seq_idx = torch.bucketize(torch.arange(t, device=device), bounds[1:], right=True)[None]
+            self.check_packed(device, dtype, 1, 17, t, 4, layout, True, "silu", True, cu_seqlens=bounds)
+            self.check_packed(device, dtype, 1, 17, t, 4, layout, True, "silu", True, seq_idx=seq_idx)
 
     # ---- packed sequences -------------------------------------------------------------------
 
@@ -452,6 +473,123 @@ class TestCausalConv1d(TestCase):
         finally:
             torch.set_num_threads(threads)
 
+    # ---- vmap -------------------------------------------------------------------------------
+
+    def check_vmap(self, function, args, in_dims):
+        """Of `function`, which returns a tuple of tensors, over `args`, where None is left out."""
+        given = [i for i, a in enumerate(args) if a is not None]
+        dims = tuple(in_dims[i] for i in given)
+
+        def call(*tensors):
+            own = list(args)
+            for i, tensor in zip(given, tensors):
+                own[i] = tensor
+            return function(*own)
+
+        tensors = [args[i] for i in given]
+        mapped = torch.vmap(call, dims)(*tensors)
+        examples = [
+            call(*(a if dim is None else a.select(dim, i) for a, dim in zip(tensors, dims))) for i in range(3)
+        ]
+        for result, expected in zip(mapped, zip(*examples)):
+            self.assertEqual(result, torch.stack(expected), rtol=0, atol=0)
+
+    def vmap_args(self, device, dtype, shapes, in_dims):
+        """A tensor for each shape, with 3 examples of it along its `in_dims`."""
+        torch.manual_seed(0)
+        return [
+            None
+            if shape is None
+            else make_tensor(
+                shape if dim is None else shape[:dim] + (3,) + shape[dim:], device=device, dtype=dtype, low=-2, high=2
+            )
+            for shape, dim in zip(shapes, in_dims)
+        ]
+
+    @dtypes(torch.float32)
+    @parametrize("index_kind", (None, "seq_idx", "cu_seqlens"))
+    @parametrize("batched", (True, False))
+    def test_vmap(self, device, dtype, index_kind, batched):
+        b, d, t, w = (1 if index_kind == "cu_seqlens" else 2), 5, 11, 4
+        n = 3 if index_kind == "cu_seqlens" else b  # states
+        row = (b,) if batched else ()
+        if index_kind == "seq_idx":
+            index = torch.tensor([0, 0, 0, 1, 1, -1, 2, 2, 2, 2, 2], device=device).expand(3, *row, t)
+            index = torch.stack([i.roll(k, -1) for k, i in enumerate(index)])
+        elif index_kind == "cu_seqlens":
+            index = torch.tensor([[0, 5, 5, t], [0, 1, 9, t], [0, 0, t, t]], device=device)
+        state_shape = (*((n,) if batched or index_kind == "cu_seqlens" else ()), d, w - 1)
+        shapes = [(*row, d, t), (d, w), (d,), state_shape]
+
+        for dims in itertools.product((None, 0, 1), (None, 1), (None, 0), (None, 0), (None, 0)):
+            *tensor_dims, index_dim = dims
+            if index_kind is None:
+                index_dim, some = None, None
+            else:
+                some = index if index_dim == 0 else index[0]
+            for given in (4, 3, 2):  # without the state, without the bias
+                if all(dim is None for dim in (*tensor_dims[:given], index_dim)):
+                    continue
+                if any(dim is not None for dim in tensor_dims[given:]):
+                    continue
+                args = self.vmap_args(device, dtype, [*shapes[:given], *[None] * (4 - given)], tensor_dims)
+
+                def forward(x, weight, bias, state, some):
+                    kwargs = {"initial_state": state} | ({} if some is None else {index_kind: some})
+                    out, final = F.causal_conv1d(x, weight, bias, "silu", return_final_state=True, **kwargs)
+                    return out, final, F.causal_conv1d(x, weight, bias, "silu", **kwargs)
+
+                def gradients(x, weight, bias, state, some):
+                    leaves = [a for a in (x, weight, bias, state) if a is not None]
+                    fill = [None] * (4 - len(leaves))
+                    (out, final, _), vjp = torch.func.vjp(lambda *own: forward(*own, *fill, some), *leaves)
+                    return vjp((out.cos(), final.sin(), torch.zeros_like(out)))
+
+                self.check_vmap(forward, [*args, some], dims)
+                self.check_vmap(gradients, [*args, some], dims)
+
+    @dtypes(torch.float32)
+    def test_vmap_over_gradients_alone(self, device, dtype):
+        # Of every subset of the arguments, as with is_grads_batched.
+        x, weight, bias, state = self.inputs(device, dtype, 2, 5, 11, 4, state=True)
+        for wanted in itertools.product((False, True), repeat=4):
+            leaves = [a.detach().requires_grad_(w) for a, w in zip((x, weight, bias, state), wanted)]
+            if not any(wanted):
+                continue
+            outs = F.causal_conv1d(*leaves[:3], "silu", initial_state=leaves[3], return_final_state=True)
+            pairs = [(out, make_tensor((3, *out.shape), device=device, dtype=dtype)) for out in outs if out.requires_grad]
+            outs, grads = zip(*pairs)
+            leaves = [leaf for leaf in leaves if leaf.requires_grad]
+            batched = torch.autograd.grad(outs, leaves, grads, is_grads_batched=True, retain_graph=True)
+            for i in range(3):
+                alone = torch.autograd.grad(outs, leaves, [g[i] for g in grads], retain_graph=True)
+                self.assertEqual([g[i] for g in batched], list(alone), rtol=0, atol=0)
+
+    @dtypes(torch.float32)
+    def test_nested_vmap(self, device, dtype):
+        x = make_tensor((2, 3, 2, 5, 9), device=device, dtype=dtype)
+        weight = make_tensor((3, 5, 4), device=device, dtype=dtype)
+        nested = torch.vmap(torch.vmap(F.causal_conv1d), in_dims=(0, None))(x, weight)
+        expected = [[F.causal_conv1d(x[i, j], weight[j]) for j in range(3)] for i in range(2)]
+        self.assertEqual(nested, torch.stack([torch.stack(row) for row in expected]), rtol=0, atol=0)
+
+    @dtypes(torch.float32)
+    def test_vmap_over_update(self, device, dtype):
+        def step(x, state, weight, bias, rows, tokens):
+            state = state.clone()
+            out = F.causal_conv1d_update(x, state, weight, bias, "silu", state_indices=rows, cache_seqlens=tokens)
+            return out, state
+
+        rows = torch.tensor([[2, 0], [-1, 3], [1, 2]], device=device)
+        tokens = torch.tensor([[0, 7], [3, 3], [1, 2]], device=device)
+        for dims in itertools.product((None, 0, 1), (0, 2), (None, 0), (None, 0), (None, 0), (None, 0)):
+            args = self.vmap_args(device, dtype, [(2, 5), (4, 5, 3), (5, 4), (5,)], dims)
+            indices = [a if dim == 0 else a[0] for a, dim in zip((rows, tokens), dims[4:])]
+            self.check_vmap(step, [*args, *indices], dims)
+        x, state, weight = self.vmap_args(device, dtype, [(2, 5), (2, 5, 3), (5, 4)], (0, None, None))
+        with self.assertRaisesRegex(RuntimeError, "state changes in place, so it must be mapped"):
+            torch.vmap(lambda x: F.causal_conv1d_update(x, state, weight))(x)
+
     # ---- inputs that broke other implementations --------------------------------------------
 
     @dtypes(torch.float32, torch.bfloat16)
@@ -585,6 +723,39 @@ class TestCausalConv1d(TestCase):
         view = base.as_strided((1, 5, 4), (1, 1, pitch)).copy_(torch.randn(1, 5, 4))
         weight = torch.randn(5, 4, device=device, dtype=dtype)
         self.assertEqual(F.causal_conv1d(view, weight), F.causal_conv1d(view.contiguous(), weight), rtol=0, atol=0)
+
+    @dtypes(torch.bfloat16)
+    @onlyCPU
+    def test_update_of_a_pool_beyond_2_31(self, device, dtype):
+        # 4 GiB of address space, of which only the named rows are ever backed by memory.
+        x, weight, bias, _ = self.inputs(device, dtype, 2, 3, 1, 4)
+        rows = torch.tensor([2**31 // 9 + 5, 1])
+        pool = torch.empty(2**31 // 9 + 9, 3, 3, dtype=dtype)
+        pool[rows] = before = make_tensor((2, 3, 3), device=device, dtype=dtype)
+        out = F.causal_conv1d_update(x[..., 0], pool, weight, bias, "silu", state_indices=rows)
+        expected = F.causal_conv1d(x, weight, bias, "silu", initial_state=before)
+        self.assertEqual(out, expected[..., 0], rtol=0, atol=0)
+        self.assertEqual(pool[rows], torch.cat([before[..., 1:], x], -1), rtol=0, atol=0)
+
+    @slowTest
+    @largeTensorTest("12GB")
+    @dtypes(torch.bfloat16)
+    def test_more_than_2_31_outputs(self, device, dtype):
+        d, t = 32771, 65536
+        x, *_ = self.inputs(device, dtype, 1, 1, t, 4)
+        weight = make_tensor((d, 4), device=device, dtype=dtype).requires_grad_()
+        expanded = x.expand(1, d, t).detach().requires_grad_()
+        out = F.causal_conv1d(expanded, weight, None, "silu")
+        self.assertGreater(out.numel(), 2**31)
+        grads = torch.autograd.grad(out, (expanded, weight), x.expand(1, d, t))
+        some = torch.tensor([0, 1, 32766, 32767, 32768, d - 1], device=device)  # on both sides of 2**31
+        x_some = x.expand(1, 6, t).detach().requires_grad_()
+        w_some = weight.detach()[some].requires_grad_()
+        out_some = F.causal_conv1d(x_some, w_some, None, "silu")
+        self.assertEqual(out[:, some], out_some, rtol=0, atol=0)
+        for whole, part in zip(grads, torch.autograd.grad(out_some, (x_some, w_some), x.expand(1, 6, t))):
+            whole = whole[:, some] if whole.dim() == 3 else whole[some]
+            self.assertEqual(whole, part, rtol=0, atol=0)
 
     def test_module(self, device):
         module = nn.CausalConv1d(6, 4, activation="silu", device=device)

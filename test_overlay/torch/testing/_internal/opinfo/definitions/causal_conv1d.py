@@ -1,13 +1,14 @@
 # mypy: ignore-errors
 
 import itertools
+import unittest
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch.testing import make_tensor
 from torch.testing._internal.common_dtype import floating_types_and
-from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import DecorateInfo, ErrorInput, OpInfo, SampleInput
 
 
 def reference_causal_conv1d(
@@ -81,6 +82,41 @@ def reference_causal_conv1d(
     return out, torch.stack(states) if states else input.new_empty(0, input.size(1), width - 1)
 
 
+def reference_causal_conv1d_update(
+    input, state, weight, bias=None, activation=None, *, state_indices=None, cache_seqlens=None
+):
+    """The output and the new state of causal_conv1d_update, a row and a token at a time."""
+    x = input[..., None] if input.dim() == 2 else input
+    out, state = torch.zeros_like(x), state.clone()
+    weight = weight.flatten(1)
+    width, size = weight.size(1), state.size(2)
+    for b, t in itertools.product(range(x.size(0)), range(x.size(2))):
+        row = b if state_indices is None else int(state_indices[b])
+        if row < 0:
+            continue
+        token = None if cache_seqlens is None else int(cache_seqlens[b]) + t
+        taps = x.new_zeros(x.size(1), width)
+        taps[:, -1] = x[b, :, t]
+        for w in range(width - 1):
+            if token is None:
+                taps[:, w] = state[row, :, size - (width - 1) + w]
+            elif (before := token - (width - 1) + w) >= 0:
+                taps[:, w] = state[row, :, before % size]
+        z = (weight * taps).sum(1) + (0 if bias is None else bias)
+        out[b, :, t] = z if activation is None else F.silu(z)
+        if token is None:
+            state[row] = torch.cat([state[row], x[b, :, t, None]], -1)[:, 1:]
+        elif size:
+            state[row, :, token % size] = x[b, :, t]
+    return out.view(input.shape), state
+
+
+def causal_conv1d_update_of_a_copy(input, state, *args, **kwargs):
+    """The output and the new state, so that a sample serves more than once."""
+    state = state.clone()
+    return F.causal_conv1d_update(input, state, *args, **kwargs), state
+
+
 def sample_inputs_causal_conv1d(op_info, device, dtype, requires_grad, **kwargs):
     make = partial(make_tensor, device=device, dtype=dtype, requires_grad=requires_grad)
     index = partial(torch.tensor, device=device)
@@ -123,6 +159,45 @@ def sample_inputs_causal_conv1d_with_state(op_info, device, dtype, requires_grad
     for sample in sample_inputs_causal_conv1d(op_info, device, dtype, requires_grad, **kwargs):
         sample.kwargs["return_final_state"] = True
         yield sample
+
+
+def sample_inputs_causal_conv1d_update(op_info, device, dtype, requires_grad, **kwargs):
+    make = partial(make_tensor, device=device, dtype=dtype)
+    index = partial(torch.tensor, device=device)
+
+    # batch, channels, width, places of the state
+    for b, d, w, size in [(2, 3, 4, 3), (1, 5, 2, 1), (3, 2, 3, 6), (2, 3, 1, 0), (0, 3, 4, 3), (1, 9, 5, 4)]:
+        for bias, activation in itertools.product((True, False), (None, "silu")):
+            yield SampleInput(make(b, d), make(b, d, size), make(d, w), make(d) if bias else None, activation)
+        yield SampleInput(make(b, d, 5), make(b, d, size), make(d, 1, w), make(d), "swish")
+    # rows of a pool, of which one is padding
+    rows = index([3, -1, 0], dtype=torch.int32)
+    yield SampleInput(make(3, 4), make(5, 4, 3), make(4, 4), make(4), "silu", state_indices=rows)
+    # a ring: before, at and after the end of its places
+    tokens = index([0, 2, 9])
+    yield SampleInput(make(3, 4), make(3, 4, 3), make(4, 4), make(4), "silu", cache_seqlens=tokens)
+    yield SampleInput(
+        make(3, 4, 2), make(5, 4, 4), make(4, 4), make(4), "silu", state_indices=rows, cache_seqlens=tokens.int()
+    )
+    # channels next to each other, as in a pool kept for channels-last inputs
+    yield SampleInput(make(2, 4), make(2, 3, 4).transpose(1, 2), make(4, 4), make(4), "silu")
+
+
+def error_inputs_causal_conv1d_update(op_info, device, **kwargs):
+    make = partial(make_tensor, device=device, dtype=torch.float32)
+
+    def error(regex, *args, error_type=ValueError, **kwargs):
+        return ErrorInput(SampleInput(*args, **kwargs), error_type=error_type, error_regex=regex)
+
+    x, state, w = make(2, 3), make(2, 3, 3), make(3, 4)
+    index = torch.zeros(2, dtype=torch.int64, device=device)
+    yield error(r"expected input to be \[B, D\] or \[B, D, T\], but got \[3\]", make(3), state, w)
+    yield error(r"expected state to be \[S, D, L\] .* but got \[2, 4, 3\]", x, make(2, 4, 3), w)
+    yield error("at least the W-1 = 3 inputs before, but got L = 2", x, make(2, 3, 2), w)
+    yield error("expected state to have the dtype of input", x, state.double(), w, error_type=TypeError)
+    yield error("a row of state for each of the B = 2 inputs, but got S = 4", x, make(4, 3, 3), w)
+    yield error(r"expected state_indices to be \[B\] = \[2\], but got \[1\]", x, state, w, state_indices=index[:1])
+    yield error("expected cache_seqlens to be int32 or int64", x, state, w, cache_seqlens=x[:, 0], error_type=TypeError)
 
 
 def error_inputs_causal_conv1d(op_info, device, **kwargs):
@@ -175,5 +250,21 @@ op_db: list[OpInfo] = [
         supports_forward_ad=True,
         supports_fwgrad_bwgrad=True,
         gradcheck_fast_mode=True,
+    ),
+    OpInfo(
+        "nn.functional.causal_conv1d_update",
+        op=causal_conv1d_update_of_a_copy,
+        aten_name="causal_conv1d_update",
+        ref=reference_causal_conv1d_update,
+        dtypes=floating_types_and(torch.float16, torch.bfloat16),
+        sample_inputs_func=sample_inputs_causal_conv1d_update,
+        error_inputs_func=error_inputs_causal_conv1d_update,
+        supports_out=False,
+        supports_autograd=False,
+        skips=(
+            # The function of this entry is not torch.nn.functional's own.
+            DecorateInfo(unittest.skip("a wrapper"), "TestNormalizeOperators", "test_normalize_operator_exhaustive"),
+            DecorateInfo(unittest.skip("a wrapper"), "TestJit", "test_variant_consistency_jit"),
+        ),
     ),
 ]
