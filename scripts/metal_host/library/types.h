@@ -166,9 +166,18 @@ struct bfloat {
   template <class T, metal::enable_if_t<__is_floating_point(T), bool> = true>
   constexpr explicit bfloat(T value) : bits(round(static_cast<float>(value))) {}
 
-  template <class Self>
-  constexpr operator float(this const Self& self) {
-    return __builtin_bit_cast(float, static_cast<uint>(self.bits) << 16);
+  // Not a template: of one, only the very type it names is considered, and this also leads on to int or half.
+  constexpr operator float(this const bfloat& self) {
+    return widen(self.bits);
+  }
+  constexpr operator float(this const device bfloat& self) {
+    return widen(self.bits);
+  }
+  constexpr operator float(this constant bfloat& self) {
+    return widen(self.bits);
+  }
+  constexpr operator float(this const threadgroup bfloat& self) {
+    return widen(self.bits);
   }
 
   template <class Self>
@@ -208,6 +217,10 @@ struct bfloat {
   }
 
  private:
+  static constexpr float widen(unsigned short bits) {
+    return __builtin_bit_cast(float, static_cast<uint>(bits) << 16);
+  }
+
   // To the nearest, ties to even.
   static constexpr unsigned short round(float value) {
     const uint word = __builtin_bit_cast(uint, value);
