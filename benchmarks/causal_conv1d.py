@@ -9,7 +9,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from harness import Comparison, compare, extra_memory, machine
+from harness import Comparison, Spread, compare, extra_memory, machine
 
 import torch_overlay  # noqa: F401
 
@@ -54,6 +54,52 @@ def measure(dtype: torch.dtype, layout: str, rounds: int) -> tuple[Comparison, C
     return forward, both
 
 
+def decode(dtype: torch.dtype, rounds: int) -> None:
+    """One row of the decode table: a step of one sequence, whose state is one row of a pool of 512."""
+    torch.manual_seed(0)
+    channels, steps = 4096, 100
+    x, pool = torch.randn(1, channels).to(dtype), torch.zeros(512, channels, W - 1, dtype=dtype)
+    weight, bias = torch.randn(channels, W).to(dtype), torch.randn(channels).to(dtype)
+    rows = torch.tensor([5])
+    empty = (x[:, :0], pool[:, :0], weight[:0], bias[:0])
+
+    def step(x, pool, weight, bias):
+        return F.causal_conv1d_update(x, pool, weight, bias, "silu", state_indices=rows)
+
+    def copying(x, pool, weight, bias):  # what the step would be if it were not kept in place
+        update = torch.ops.aten.causal_conv1d_update_functional
+        out, new = update(x, pool, weight, bias, "silu", state_indices=rows)
+        pool.copy_(new)
+        return out
+
+    def repeated(function, *tensors):
+        def run():
+            with torch.no_grad():
+                for _ in range(steps):
+                    function(*tensors)
+
+        return run
+
+    tensors = (x, pool, weight, bias)
+    candidates = {
+        "eager": (step, tensors),
+        "no channels": (step, empty),
+        "compiled": (torch.compile(step), tensors),
+        "compiled, copying": (torch.compile(copying), tensors),
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    result = compare({name: repeated(function, *args) for name, (function, args) in candidates.items()}, rounds)
+    cells = []
+    for name, (function, args) in candidates.items():
+        with torch.no_grad():
+            memory = extra_memory(lambda function=function, args=args: function(*args))
+        time = Spread.of([1e6 * value / steps for value in result.seconds[name]])
+        cells.append(f"{time:.1f} | {memory / 2**20:.1f}")
+    torch.set_num_threads(threads)
+    print(f"| {str(dtype)[6:]} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu"])
@@ -79,6 +125,12 @@ def main() -> None:
                     f"| {result.speedup('overlay', over='eager'):.1f} | {memory[0]} | {memory[1]} |",
                     flush=True,
                 )
+
+    print("\ncausal_conv1d_update, one token of one sequence, D=4096, a row of a pool of 512, one thread")
+    print("| dtype | step, us | MiB | the same with D=0 | MiB | compiled | MiB | compiled without the edit | MiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for dtype in (torch.float32, torch.bfloat16):
+        decode(dtype, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""causal_conv1d and causal_conv1d_update under torch.compile and AOTInductor: in place, whatever the size of the state."""
+"""causal_conv1d_update under torch.compile and AOTInductor: in place, whatever the size of the state."""
 
 import copy
 import tempfile

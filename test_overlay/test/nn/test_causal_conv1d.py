@@ -527,12 +527,12 @@ class TestCausalConv1d(TestCase):
                 index_dim, some = None, None
             else:
                 some = index if index_dim == 0 else index[0]
-            for given in (4, 3, 2):  # without the state, without the bias
-                if all(dim is None for dim in (*tensor_dims[:given], index_dim)):
+            for count in (4, 3, 2):  # without the state, without the bias
+                if all(dim is None for dim in (*tensor_dims[:count], index_dim)):
                     continue
-                if any(dim is not None for dim in tensor_dims[given:]):
+                if any(dim is not None for dim in tensor_dims[count:]):
                     continue
-                args = self.vmap_args(device, dtype, [*shapes[:given], *[None] * (4 - given)], tensor_dims)
+                args = self.vmap_args(device, dtype, [*shapes[:count], *[None] * (4 - count)], tensor_dims)
 
                 def forward(x, weight, bias, state, some):
                     kwargs = {"initial_state": state} | ({} if some is None else {index_kind: some})
