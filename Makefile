@@ -79,10 +79,10 @@ chroot chroot-shell chroot-remove: $(READY)
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
 
-test-full: ## the same with gradients checked in full, and outputs beyond 2^31 elements
-	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 PYTORCH_TEST_WITH_SLOW=1 $(MAKE) --no-print-directory test
+test-full: ## gradients checked in full, outputs beyond 2^31 elements, all of Metal under sanitizers
+	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 PYTORCH_TEST_WITH_SLOW=1 METAL_TEST_FULL=1 $(MAKE) --no-print-directory test
 
-lint: $(READY) ## ruff over the Python, and the patch files' own rules
+lint: $(READY) ## ruff over the Python, the patch files' own rules, Metal kernels type-checked
 	@$(VENV_PYTHON) -m ruff check
 	@$(OVERLAY) lint
 

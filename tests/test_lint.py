@@ -50,3 +50,10 @@ def test_whitespace(tmp_path, text, rule):
     (tmp_path / "a.cpp").write_text(text)
     (error,) = lint.lint_files(tmp_path)
     assert rule in str(error)
+
+
+def test_metal_kernels(tmp_path):
+    assert lint.lint_metal(OVERLAYS) == []
+    (tmp_path / "a.metal").write_text("kernel void f(device float* out) {\n  double x = 1;\n  out[0] = x;\n}\n")
+    (error,) = lint.lint_metal([tmp_path])
+    assert error.place == f"{tmp_path}/a.metal:2" and "Metal has no `double`" in error.rule

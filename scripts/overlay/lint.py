@@ -1,10 +1,10 @@
-"""`lint`: the rules of patch files and overlay files that need no PyTorch tree."""
+"""`lint`: the rules of patch files, overlay files and Metal kernels that need no PyTorch tree."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .edits import check_edit
@@ -22,7 +22,11 @@ def add_parser(subparsers: argparse._SubParsersAction) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    errors = [*lint_patches(PATCHES), *(error for root in OVERLAYS for error in lint_files(root))]
+    errors = [
+        *lint_patches(PATCHES),
+        *(error for root in OVERLAYS for error in lint_files(root)),
+        *lint_metal(OVERLAYS),
+    ]
     for error in errors:
         print(error.render(), file=sys.stderr)
     print(f"lint: {len(errors)} errors" if errors else "lint: OK")
@@ -59,3 +63,10 @@ def lint_files(root: Path) -> Iterator[OverlayError]:
         for number, line in enumerate(text.splitlines(), 1):
             if line != line.rstrip() or "\t" in line:
                 yield OverlayError(f"{place}:{number}", "no tabs, and no blanks at the end of a line")
+
+
+def lint_metal(roots: Iterable[Path]) -> list[OverlayError]:
+    """All Metal kernels, type-checked at both language levels, and what must hold across them."""
+    from metal_host import checks  # it builds on this package
+
+    return checks.check_files(checks.metal_files(roots))

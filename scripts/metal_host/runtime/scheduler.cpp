@@ -277,18 +277,20 @@ void* Worker::threadgroup_variable(const void* key, size_t size, size_t alignmen
 
 // ---- Failures ------------------------------------------------------------------------------
 
-void Worker::record_failure(const std::string& what) {
+void Worker::record_failure(const std::string& thread, const std::string& what) {
   std::ostringstream text;
-  const auto thread = current_thread();
-  const auto x = group_.threads[0], y = group_.threads[1];
-  text << "thread (" << thread % x << ", " << thread / x % y << ", " << thread / (x * y) << ") of threadgroup ("
-       << group_.position[0] << ", " << group_.position[1] << ", " << group_.position[2] << "): " << what;
+  text << thread << " of threadgroup (" << group_.position[0] << ", " << group_.position[1] << ", "
+       << group_.position[2] << "): " << what;
   shared_->fail(text.str());
   failed_ = true;
 }
 
 void Worker::fail(const std::string& what) {
-  record_failure(what);
+  std::ostringstream name;
+  const auto thread = current_thread();
+  const auto x = group_.threads[0], y = group_.threads[1];
+  name << "thread (" << thread % x << ", " << thread / x % y << ", " << thread / (x * y) << ")";
+  record_failure(name.str(), what);
   metal_host_switch(&fiber_->saved, scheduler_); // never to be resumed
   __builtin_unreachable();
 }
@@ -297,7 +299,8 @@ void* Worker::fail_from_signal(const std::string& what) {
   if (fiber_ == nullptr) {
     return nullptr;
   }
-  record_failure(what);
+  // Which thread it was may be in a register only.
+  record_failure("a thread", what);
   return scheduler_;
 }
 

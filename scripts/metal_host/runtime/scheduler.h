@@ -88,7 +88,7 @@ class Worker {
   template <typename F>
   void for_each_simdgroup(const F& f);
   Fiber& spare_fiber();
-  void record_failure(const std::string& what);
+  void record_failure(const std::string& thread, const std::string& what);
   bool is_own(const char* address, size_t size) const;
 
   Shared* shared_ = nullptr;
