@@ -262,7 +262,7 @@ def _error(entries: list[tuple[str, str, str]]) -> OverlayError:
     file, line = next(((f, n) for f, n, _ in entries if not _is_ours(f)), entries[0][:2])
     notes = [_in_metal(note) for _, _, note in entries[1:]]
     if _STRUCT_COPY.search(text) and any("address space" in note for note in notes):
-        hint = "outside of thread memory a struct cannot be copied whole here: copy its members, or refer to it"
+        hint = "a struct outside of thread memory is copied here by `Struct value = ...` alone: take that first"
     if text.startswith("incompatible operand types") and re.search("'(device|constant|threadgroup) ", text):
         hint = "`?:` between address spaces does not work here for bfloat, vectors and structs: `T(value)`, or `if`"
     hint = hint or next((note for note in notes if note.startswith("candidate") and "ignored" in note), "")

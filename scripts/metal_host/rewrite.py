@@ -44,6 +44,7 @@ class Rewriter:
         self._kernels: list[Kernel] = []
         self._result = Rewritten("")
         self._scopes: list[_Scope] = []
+        self._structs: set[str] = set()
         self._serial = 0
 
     def run(self) -> Rewritten:
@@ -412,11 +413,15 @@ class Rewriter:
 
     def _struct(self, start: int, brace: int) -> None:
         tokens = self._tokens
-        if not self._is_shared_header(tokens[brace].file) or tokens[start - 1].spelling == ">":
-            return
         name = next((i + 1 for i in range(start, brace) if tokens[i].spelling in _CLASS_WORDS), brace)
         while tokens[name].spelling == "alignas":
             name = matching(tokens, name + 1) + 1
+        if tokens[name].kind is not Kind.IDENTIFIER or tokens[name - 1].spelling == "union":
+            return
+        self._structs.add(tokens[name].spelling)
+        self._assignment(tokens[name].spelling, tokens[matching(tokens, brace)])
+        if not self._is_shared_header(tokens[brace].file) or tokens[start - 1].spelling == ">":
+            return
         outer = "".join(f"{scope.name}::" for scope in self._scopes if scope.name)
         struct = Struct(outer + tokens[name].spelling, [], tokens[start].place)
         end, i = matching(tokens, brace), brace + 1
@@ -429,6 +434,15 @@ class Rewriter:
                 struct.members.extend(self._members(i, stop))
             i = stop + 1
         self._result.shared_structs.append(struct)
+
+    def _assignment(self, name: str, brace: Token) -> None:
+        """The assignment between address spaces, at a struct's end."""
+        brace.text = (
+            " public: template <class MetalHostTo, class MetalHostFrom, ::metal::enable_if_t<"
+            f"::metal_host::is_copy_v<MetalHostTo, MetalHostFrom, {name}>, bool> = true> "
+            "MetalHostTo& operator=(this MetalHostTo& to, const MetalHostFrom& from) "
+            "{ ::metal_host::copy(to, from); return to; }" + brace.text
+        )
 
     def _members(self, start: int, end: int) -> list[tuple[str, str, str]]:
         """(type, name, place) of the members that one declaration declares."""
@@ -470,9 +484,30 @@ class Rewriter:
             self._threadgroup_variable(start, end)
         else:
             self.errors.extend(rules.unqualified_variable(tokens, start))
+            self._initial_value(start, end)
         if tokens[end].spelling == "{":
             self._open("block", end)
         return end + 1
+
+    def _initial_value(self, start: int, end: int) -> None:
+        """`Struct a = b;` or `auto a = b;`, where b may lie in another address space."""
+        tokens, names = self._tokens, []
+        for i in outermost(tokens, start, end):
+            spelling = tokens[i].spelling
+            if spelling == "=":
+                break
+            if tokens[i].kind is not Kind.IDENTIFIER and spelling not in ("::", "<"):
+                return
+            names.append(spelling)
+        else:
+            return
+        kind = set(names[:-1])
+        if not kind & (self._structs | {"auto"}) or tokens[i + 1].spelling == "{" or tokens[end].spelling != ";":
+            return
+        if any(tokens[j].spelling == "," for j in outermost(tokens, i + 1, end)):
+            return
+        tokens[i].text += " ::metal_host::value("
+        tokens[end].text = ")" + tokens[end].text
 
     def _threadgroup_variable(self, start: int, end: int) -> None:
         """`threadgroup T a[n];` becomes a reference to memory that the executor provides."""

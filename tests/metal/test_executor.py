@@ -437,6 +437,46 @@ def test_vectors():
     assert torch.equal(out, torch.tensor(expected, dtype=torch.float32))
 
 
+def test_structs_between_address_spaces():
+    library = build("""
+        struct Params {
+          float scale;
+          uint size;
+        };
+        template <typename T>
+        struct Item {
+          T value;
+          uint index;
+        };
+        kernel void f(
+            device Params* out [[buffer(0)]],
+            device float* values [[buffer(1)]],
+            constant Params& p [[buffer(2)]],
+            uint i [[thread_position_in_grid]],
+            uint n [[threads_per_threadgroup]]) {
+          threadgroup Item<float> items[32];
+          items[i] = Item<float>{float(i), i};
+          threadgroup_barrier(mem_flags::mem_threadgroup);
+          Item<float> theirs = items[n - 1 - i];
+          const auto mine = p;
+          Params sum = p;
+          sum.size += mine.size + theirs.index;
+          out[i] = sum;
+          out[i] = out[i];
+          values[i] = theirs.value * mine.scale;
+        }
+    """)
+    out, values = torch.zeros(8, 2), torch.zeros(8)
+    params = torch.tensor([2.5, 0])
+    params.view(torch.int32)[1] = 100
+    for sanitize in (False, True):
+        with metal_host.options(sanitize=sanitize):
+            library.f(out, values, params, threads=8)
+        assert values.tolist() == [2.5 * i for i in range(7, -1, -1)]
+        assert out[:, 0].tolist() == [2.5] * 8
+        assert out.view(torch.int32)[:, 1].tolist() == [200 + i for i in range(7, -1, -1)]
+
+
 def test_levels():
     source = (
         HEAD

@@ -225,6 +225,37 @@ struct threadgroup_variable {
   }
 };
 
+// ---- Structs outside of thread memory ------------------------------------------------------
+
+// C++ copies a class within an address space; Metal copies it between any two. So structs get an assignment for
+// that, and a variable's initial value comes through value().
+
+template <class To, class From, class Struct>
+constexpr bool is_copy_v = is_same_v<metal::detail::value_t<To>, Struct> &&
+    is_same_v<metal::detail::value_t<From>, Struct> && !__is_const(To) &&
+    (metal::detail::is_elsewhere_v<To, Struct> || metal::detail::is_elsewhere_v<From, Struct>);
+
+template <class To, class From>
+void copy(To& to, const From& from) {
+  __builtin_memcpy(
+      reinterpret_cast<void*>(reinterpret_cast<size_t>(&to)),
+      reinterpret_cast<const void*>(reinterpret_cast<size_t>(&from)),
+      sizeof(to));
+}
+
+template <class T>
+constexpr decltype(auto) value(T&& from) {
+  using From = __remove_reference_t(T);
+  using Value = metal::detail::value_t<From>;
+  if constexpr (__is_class(Value) && metal::detail::is_elsewhere_v<From, Value> && !__is_constructible(Value, From&)) {
+    Value result;
+    copy(result, from);
+    return result;
+  } else {
+    return static_cast<T&&>(from);
+  }
+}
+
 // A string literal, which in Metal lies in constant memory.
 inline const constant char* literal(const char* text) {
   return reinterpret_cast<const constant char*>(reinterpret_cast<size_t>(text));
