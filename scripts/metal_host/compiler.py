@@ -148,21 +148,21 @@ def check(text: str, name: str, level: Level) -> list[OverlayError]:
     return parse_diagnostics(result.stderr, name) if result.returncode else []
 
 
-def compile_library(text: str, name: str, sanitize: bool) -> Path:
-    """A shared library of the kernels in a rewritten source."""
+def compile_library(text: str, name: str, level: Level, sanitize: bool = False) -> Path:
+    """A shared library of the kernels in a rewritten source, which it type-checks on the way."""
     flags = _SANITIZE if sanitize else _OPTIMIZE
-    path = CACHE / "kernels" / f"{key_of(text, repr(flags), str(runtime()))}.so"
+    path = CACHE / "kernels" / f"{key_of(text, level.name, repr(flags), str(runtime()))}.so"
     with made_once(path) as made:
         if made:
             kernels = made.with_suffix(".o")
-            compile_object(text, name, kernels, flags)
+            compile_object(text, name, kernels, flags, level.flags)
             link([kernels, runtime()], made)
     return path
 
 
-def compile_object(text: str, name: str, path: Path, flags: Sequence[str] = ()) -> None:
+def compile_object(text: str, name: str, path: Path, flags: Sequence[str] = (), warnings: Sequence[str] = ()) -> None:
     header = _precompiled_library(flags)
-    command = [*clang(), *_CLANG_FLAGS, *flags, "-include-pch", str(header), "-c", "-o", str(path), "-"]
+    command = [*clang(), *_CLANG_FLAGS, *flags, *warnings, "-include-pch", str(header), "-c", "-o", str(path), "-"]
     result = subprocess.run(command, input=text, capture_output=True, text=True)
     if result.returncode:
         raise MetalErrors(parse_diagnostics(result.stderr, name))

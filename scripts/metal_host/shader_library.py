@@ -199,17 +199,16 @@ class ShaderLibrary:
     """The kernels of one source, as attributes; as torch._C._mps_ShaderLibrary."""
 
     def __init__(self, source: str, name: str, level: compiler.Level, torch_include: Path | None = None):
-        self._name = name
-        self._rewritten = frontend.type_check(source, name, level, torch_include)
+        self._name, self._level = name, level
+        self._rewritten = frontend.rewrite(source, name, level, torch_include)
         self._names = [entry.host_name for entry in self._rewritten.entries]
         self._compiled: dict[bool, dict[str, KernelFunction]] = {}
         self._compile(_options.get().sanitize)
 
     def _compile(self, sanitize: bool) -> dict[str, KernelFunction]:
         if sanitize not in self._compiled:
-            self._compiled[sanitize] = executor.load(
-                compiler.compile_library(self._rewritten.text, self._name, sanitize)
-            )
+            path = compiler.compile_library(self._rewritten.text, self._name, self._level, sanitize)
+            self._compiled[sanitize] = executor.load(path)
         return self._compiled[sanitize]
 
     def function(self, name: str) -> KernelFunction:

@@ -8,7 +8,7 @@ import metal_host
 import numpy as np
 import pytest
 import torch
-from metal_host import executor, shader_library
+from metal_host import executor
 from metal_host.compiler import METAL_3_1, METAL_4_0
 from metal_host.executor import SCHEDULES, Memory, Options
 from metal_host.shader_library import ShaderLibrary
@@ -112,9 +112,9 @@ def test_threadgroup_memory_that_the_host_gives():
     """)
     out = torch.arange(100.0)
     memory = Memory(out.data_ptr(), out.data_ptr(), out.data_ptr() + 400)
-    function = library.function("f")
     for sanitize in (False, True):
-        function = executor.load(shader_library.compiler.compile_library(library._rewritten.text, "f", sanitize))["f"]
+        with metal_host.options(sanitize=sanitize):
+            function = library.function("f")
         function.run([memory], (100, 1, 1), (50, 1, 1), Options(), threadgroup_lengths=(0, 200))
     assert torch.equal(out, torch.arange(100.0))  # reversed twice
     with pytest.raises(RuntimeError, match=r"kernel f, threadgroup\(1\) is given no memory"):

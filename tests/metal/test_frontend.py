@@ -136,8 +136,23 @@ GOOD = {
     "threadgroup of a template": "template <typename T, uint n> kernel void f(device T* out) {\n"
     "  threadgroup T a[n], b[n][2];\n  a[0] = b[0][1] = 1;\n  out[0] = a[0];\n}\n"
     'template [[host_name("f")]] kernel void f<float, 4>(device float* out);',
-    "methods": "struct Row {\n  device float* p;\n  uint n;\n"
-    "  float sum() const { float s = 0; for (uint i = 0; i < n; ++i) { s += p[i]; } return s; }\n};\nkernel void f(device float* out) { Row row{out, 3}; out[0] = row.sum(); }",
+    "methods": """
+struct Row {
+  device float* p;
+  uint n;
+  float sum() const {
+    float result = 0;
+    for (uint i = 0; i < n; ++i) {
+      result += p[i];
+    }
+    return result;
+  }
+};
+kernel void f(device float* out) {
+  Row row{out, 3};
+  out[0] = row.sum();
+}
+""",
 }
 
 
