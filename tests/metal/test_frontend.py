@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from metal_host.compiler import LEVELS, METAL_3_1
 from metal_host.errors import MetalErrors
 from metal_host.tokens import tokenize, untokenize
 from overlay.errors import OverlayError
+from overlay.paths import REPO
 
 KERNEL = "template <typename T>\nkernel void f(device T* out) {\n  out[0] = T(1);\n}\n"
 
@@ -230,3 +232,27 @@ def test_what_passed_is_not_compiled_again(tmp_path, monkeypatch):
     assert refusals(path) == []
     monkeypatch.setattr(compiler, "check", lambda *arguments: pytest.fail("compiled again"))
     assert refusals(path) == []
+
+
+# ---- docs/metal.md -------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page():
+    page = (REPO / "docs" / "metal.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    scope: dict = {}
+    for example in examples:
+        exec(example, scope)
+
+
+def test_the_page_shows_an_error_as_it_is(tmp_path, capsys):
+    page = (REPO / "docs" / "metal.md").read_text()
+    shown = re.search(r"^error: MyKernel.metal:7\n(.*?)^metal: 1 errors$", page, re.MULTILINE | re.DOTALL)[1]
+    source = "kernel void f(device float* out, constant float* in) {\n  device float* p = in;\n  out[0] = p[0];\n}\n"
+    source = "\n" * 5 + source
+    path = write(tmp_path, "MyKernel.metal", source)
+    assert main([str(path)]) == 1
+    output = capsys.readouterr()
+    assert output.out == "metal: 1 errors\n"
+    assert output.err == f"error: {path}:7\n{shown}"
