@@ -1,8 +1,8 @@
 """The names of the kernels that PyTorch ships: all kernels of a build are one library, so ours must differ.
 
-Run on a macOS wheel, this writes the list anew:
+Run on macOS wheels, this writes the list anew:
 
-    python -m metal_host.upstream_kernels torch-2.14.1-cp311-cp311-macosx_14_0_arm64.whl
+    python -m metal_host.upstream_kernels torch-2.14.1-cp311-cp311-macosx_14_0_arm64.whl ...
 """
 
 from __future__ import annotations
@@ -56,13 +56,16 @@ def _tag(data: bytes, start: int, name: bytes) -> bytes:
     raise ValueError(f"a kernel without a {name.decode()}")
 
 
-def main(wheel: str) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(kernel_names(archive.read("torch/lib/libtorch_cpu.dylib")))
+def main(wheels: list[str]) -> None:
+    names: set[str] = set()
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            names.update(kernel_names(archive.read("torch/lib/libtorch_cpu.dylib")))
     stems = sorted({stem(name) for name in names})
-    LIST.write_text(f"# Made by upstream_kernels.py from {Path(wheel).name}\n" + "".join(f"{s}\n" for s in stems))
+    sources = ", ".join(Path(wheel).name for wheel in wheels)
+    LIST.write_text(f"# Made by upstream_kernels.py from {sources}\n" + "".join(f"{s}\n" for s in stems))
     print(f"{len(names)} kernels, {len(stems)} stems")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

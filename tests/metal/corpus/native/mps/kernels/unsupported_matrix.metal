@@ -1,7 +1,10 @@
 #include <metal_stdlib>
 using namespace metal;
 
+inline float first(thread float4x4& m) { // error: unknown type name 'float4x4'
+  return 0;
+}
+
 kernel void f(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
-  float4x4 m(1.0); // error: unknown type name 'float4x4'
-  out[i] = m[0][0];
+  out[i] = 1;
 }

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import causal_conv1d_host as host
+import metal_causal_conv1d_host as host
 import metal_host
 import pytest
 import torch
 from metal_host import shader_library
 from metal_host.compiler import METAL_3_1
 from metal_host.executor import SCHEDULES
-from test_causal_conv1d import SOURCE, make_case, reference
-from test_causal_conv1d import check as check_gradients
-from test_causal_conv1d import run as run_all
+from test_causal_conv1d_metal import SOURCE, make_case, reference
+from test_causal_conv1d_metal import check as check_gradients
+from test_causal_conv1d_metal import run as run_all
 
 REVERSE = """
 #include <metal_stdlib>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-import causal_conv1d_host as host
+import metal_causal_conv1d_host as host
 import metal_host
 import pytest
 import torch
