@@ -22,15 +22,15 @@ namespace at::native {
 
 namespace {
 
-// Rows: the most spans of a warp, and those on their way.
-constexpr int kSpans = 16;
-constexpr int kAhead = 2;
+// Rows: the most spans of a warp: 4096 positions.
+template <typename scalar_t>
+constexpr int kSpans = 8 * sizeof(scalar_t);
 // Columns: positions on their way; warps of a block, one behind the other in time; positions of a warp, the more the
 // fewer partial sums, but fewer where there would be too few blocks.
-constexpr int kAlignedSteps = 8;
+constexpr int kSlots = 8;
 constexpr int kWarps = 4;
 constexpr int64_t kLongStretch = 128, kShortStretch = 32;
-constexpr int64_t kManyBlocks = 2400;
+constexpr int64_t kManyBlocks = 1200;
 
 template <typename scalar_t>
 struct BackwardParams {
@@ -164,8 +164,9 @@ __device__ void add_state_sums(
   }
 }
 
-template <typename scalar_t, int W>
-__global__ void __launch_bounds__(kThreads, 5)
+// kPlain: rows are not divided, and consist of aligned vectors.
+template <typename scalar_t, int W, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain ? 6 : 4)
 backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
   using acc_t = at::opmath_type<scalar_t>;
   using row_t = Row<scalar_t>;
@@ -183,13 +184,14 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
     return;
   }
   const int lane = threadIdx.x % kLanes;
-  const bool packed = p.masks.data, segments = p.sequences.cu_seqlens.data, store = p.grad_input.data;
+  const bool packed = !kPlain && p.masks.data, segments = !kPlain && p.sequences.cu_seqlens.data;
+  const bool store = p.grad_input.data;
 
   // Vectors are aligned in grad_input; beside masks, in the row.
   const auto* data = p.input.at(b, d, 0);
   const auto* grad_data = p.grad_output.at(b, d, 0);
   auto* grad_in = store ? p.grad_input.at(b, d, 0) : nullptr;
-  const int phase = packed ? 0 : reinterpret_cast<uintptr_t>(grad_in) / sizeof(scalar_t) % kVec;
+  const int phase = kPlain || packed ? 0 : reinterpret_cast<uintptr_t>(grad_in) / sizeof(scalar_t) % kVec;
   row_t x(data, p.time, phase);
   const row_t grad_out(grad_data, p.time, phase);
   if (p.initial_state.data && !segments) {
@@ -198,17 +200,22 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
   const auto begin = chunk * chunks.spans * kSpan - phase;
   const int count = max(int64_t(0), min(int64_t(chunks.spans), ceil_div(p.time - begin, kSpan)));
   const auto end = begin + count * kSpan;
-  int low, high, grad_high;
-  grad_out.straight_spans(begin, count, low, grad_high);
-  x.straight_spans(begin, count, low, high);
-  high = reinterpret_cast<uintptr_t>(grad_in - phase) % 16 == 0 ? min(high, grad_high) : 0;
-  if (packed && p.grad_final_state.data) {
-    high = min(int64_t(high), (p.time - (W - 1) - begin) / kSpan);
+  int low = 0, high = count;
+  if constexpr (!kPlain) {
+    int grad_high;
+    grad_out.straight_spans(begin, count, low, grad_high);
+    x.straight_spans(begin, count, low, high);
+    high = reinterpret_cast<uintptr_t>(grad_in - phase) % 16 == 0 ? min(high, grad_high) : 0;
+    if (packed && p.grad_final_state.data) {
+      high = min(int64_t(high), (p.time - (W - 1) - begin) / kSpan);
+    }
   }
 
   Values<acc_t, W> weight;
   acc_t bias;
-  p.parameters.load(d, weight, bias);
+  if constexpr (!kPlain) {
+    p.parameters.load(d, weight, bias);
+  }
   Values<acc_t, W + 1> sums;
 #pragma unroll
   for (int k = 0; k <= W; ++k) {
@@ -256,93 +263,113 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
   };
 
   int span = count - 1;
-  // The straight way down from `span`: whole vectors, of which every tap counts, as of those that their inputs reach.
+  // The straight way down from `span`: whole vectors, of which every tap counts, as of the outputs that their inputs
+  // reach; the next span is on its way.
   const auto go_straight = [&] {
     const auto lane_begin = begin + lane * kVec;
     const auto* x_from = data + lane_begin;
     const auto* grad_from = grad_data + lane_begin;
     auto* to = grad_in + lane_begin;
-    const int left = min(p.time - lane_begin, int64_t(kSpans * kSpan)); // positions from the lane's first on
-    window_t windows[kAhead];
-    vector_t grads[kAhead];
-    const auto fetch = [&](int i, int span) {
-      if (span >= low && span * kSpan < left) {
-        windows[i].load(x_from + span * kSpan, chunk == 0 && span == 0 ? lane * kVec : kSpan);
-        grads[i] = load_vector<scalar_t, kVec>(grad_from + span * kSpan);
-      }
+    settle(x_from);
+    settle(grad_from);
+    settle(to);
+    const int floor = chunk == 0 ? -static_cast<int>(lane_begin) : -kSpan; // the start of the row, or before
+    const int left = min(p.time - lane_begin, int64_t(kSpans<scalar_t> * kSpan)); // positions from the lane's first on
+    // From these spans on, some lanes are behind the row's end; what is left passes something on to the input.
+    const int cut = min((p.time - begin) / kSpan, int64_t(kSpans<scalar_t>));
+    const int ending = !packed && p.grad_final_state.data
+        ? min((p.time - (W - 1) - begin) / kSpan, int64_t(kSpans<scalar_t>))
+        : kSpans<scalar_t>;
+    window_t window;
+    vector_t grad_vector;
+    // What lies outside reads the first span or the last vector again, whose values are not used.
+    const auto fetch = [&](int span) {
+      const int offset = min(max(span, low) * kSpan, left - kVec);
+      window.load(x_from, offset, floor);
+      grad_vector = load_vector<scalar_t, kVec>(grad_from + offset);
     };
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      fetch(i, span - i);
+    fetch(span);
+    if constexpr (kPlain) {
+      p.parameters.load(d, weight, bias);
     }
-    while (true) {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i, --span) {
-        if (span < low) {
+#pragma unroll 1
+    for (; span >= low; --span) {
+      const bool inside = span * kSpan < left;
+      if (packed) {
+        const bool every = !inside || every_tap<W>(p.masks.template load<kVec>(b, lane_begin + span * kSpan));
+        if (!__all_sync(kEveryLane, every) || !behind_straight) {
           return;
         }
-        const bool inside = span * kSpan < left;
-        if (packed) {
-          const bool every = !inside || every_tap<W>(p.masks.template load<kVec>(b, lane_begin + span * kSpan));
-          if (!__all_sync(kEveryLane, every) || !behind_straight) {
-            return;
-          }
-        }
-        auto inputs = windows[i].widen();
-        Values<acc_t, kVec + W - 1> dz;
+      }
+      auto inputs = window.widen();
+      Values<acc_t, kVec> grad;
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        grad[j] = grad_vector.widen(j);
+      }
+      settle(inputs);
+      settle(grad);
+      fetch(span - 1);
+      if (chunk == 0 && span == 0) {
+        see_row_start<scalar_t, W>(x, lane, inputs);
+      }
+      Values<acc_t, kVec + W - 1> dz;
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        dz[j] = grad[j];
+      }
+      if (p.silu) {
+        Values<acc_t, kVec> z;
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
-          dz[j] = grads[i].widen(j);
-        }
-        fetch(i, span - kAhead);
-        if (chunk == 0 && span == 0) {
-          see_row_start<scalar_t, W>(x, lane, inputs);
-        }
-        if (p.silu) {
-#pragma unroll
-          for (int j = 0; j < kVec; ++j) {
-            auto z = bias;
-#pragma unroll
-            for (int k = 0; k < W; ++k) {
-              z = multiply_add(weight[k], inputs[j + k], z);
-            }
-            dz[j] *= Silu<scalar_t>::slope(z);
-          }
-        }
-        if (begin + (span + 1) * kSpan > p.time) {
-#pragma unroll
-          for (int j = 0; j < kVec; ++j) {
-            dz[j] = inside ? dz[j] : acc_t(0);
-          }
-#pragma unroll
-          for (int j = 0; j < window_t::kInputs; ++j) {
-            inputs[j] = inside ? inputs[j] : acc_t(0);
-          }
-        }
-        exchange(dz);
-        Values<acc_t, kVec> dx;
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          dx[j] = 0;
+          z[j] = bias;
 #pragma unroll
           for (int k = 0; k < W; ++k) {
-            sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
-            dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
+            z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
           }
-          sums[W] += dz[j];
         }
-        if (p.grad_final_state.data && end > p.time - W && !packed) {
-          add_final_state_grad(lane_begin + span * kSpan, dx);
+        const auto slopes = Silu<scalar_t>::slopes(z);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+          dz[j] *= slopes[j];
         }
-        if (store && inside) {
-          store_vector(to + span * kSpan, narrow<scalar_t>(dx));
+      }
+      if (span >= cut) {
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+          dz[j] = inside ? dz[j] : acc_t(0);
         }
+#pragma unroll
+        for (int j = 0; j < window_t::kInputs; ++j) {
+          inputs[j] = inside ? inputs[j] : acc_t(0);
+        }
+      }
+      exchange(dz);
+      Values<acc_t, kVec> dx;
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        dx[j] = 0;
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
+          dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
+        }
+        sums[W] += dz[j];
+      }
+      if (span >= ending) {
+        add_final_state_grad(lane_begin + span * kSpan, dx);
+      }
+      if (store && inside) {
+        store_vector(to + span * kSpan, narrow<scalar_t>(dx));
       }
     }
   };
+  if constexpr (kPlain) {
+    go_straight();
+  }
 #pragma unroll 1
-  while (true) {
-    if (span < high) {
+  while (!kPlain) {
+    if (span >= low && span < high) {
       go_straight();
     }
     if (span < 0) {
@@ -441,12 +468,101 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
 
 // ---- Columns -------------------------------------------------------------------------------
 
+template <typename acc_t, int kSize, int W>
+__device__ void add_sums(
+    Taps<acc_t, kSize, W + 1>& sums, const Values<acc_t, kSize>& dz, const Taps<acc_t, kSize, W>& taps) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      sums[k][c] = multiply_add(dz[c], taps[k][c], sums[k][c]);
+    }
+    sums[W][c] += dz[c];
+  }
+}
+
+// Moves dz[k], of the output k positions ago, on to the next output.
+template <typename scalar_t, typename acc_t, int kSize, int W, typename ColumnParameters>
+__device__ void push_dz(
+    Taps<acc_t, kSize, W>& dz,
+    const ColumnParameters& parameters,
+    const Taps<acc_t, kSize, W>& taps,
+    const Vector<scalar_t, kSize>& grad,
+    bool silu) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+#pragma unroll
+    for (int k = W - 1; k > 0; --k) {
+      dz[k][c] = dz[k - 1][c];
+    }
+    dz[0][c] = grad.widen(c);
+  }
+  settle(dz[0]);
+  if (silu) {
+    const auto slopes = Silu<scalar_t>::slopes(sum_taps(parameters, taps));
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      dz[0][c] *= slopes[c];
+    }
+  }
+}
+
+// The gradient of the input W-1 positions ago, from the outputs that `counts` names.
+template <typename acc_t, int kSize, int W, typename ColumnParameters, typename F>
+__device__ Values<acc_t, kSize> sum_dz(
+    const ColumnParameters& parameters, const Taps<acc_t, kSize, W>& dz, const F& counts) {
+  Values<acc_t, kSize> dx;
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+    dx[c] = 0;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      dx[c] = multiply_add(parameters.tap(c, k), counts(k) ? dz[k][c] : acc_t(0), dx[c]);
+    }
+  }
+  return dx;
+}
+
+// Writes the sums of a block's warps, added up in order.
+template <int W, typename Params, typename acc_t, int kSize>
+__device__ void write_partials(const Params& p, int64_t unit, int64_t d, const Taps<acc_t, kSize, W + 1>& sums) {
+  __shared__ acc_t shared[kWarps - 1][W + 1][kSize][kLanes];
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      if (warp > 0) {
+        shared[warp - 1][k][c][lane] = sums[k][c];
+      }
+    }
+  }
+  __syncthreads();
+  if (warp > 0) {
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      auto sum = sums[k][c];
+#pragma unroll
+      for (int other = 0; other < kWarps - 1; ++other) {
+        sum += shared[other][k][c][lane];
+      }
+      if (d + c < p.channels) {
+        *p.partial(unit, k, d + c) = sum;
+      }
+    }
+  }
+}
+
 template <typename scalar_t, int W, bool kAligned>
 __global__ void __launch_bounds__(kWarps* kLanes, 4)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Stretches stretches) {
   using acc_t = at::opmath_type<scalar_t>;
-  using vector_t = Vector<scalar_t, kChannels>;
-  constexpr int kSteps = kAligned ? kAlignedSteps : 1; // positions on their way
+  constexpr int kSize = kChannels<scalar_t>;
+  using vector_t = Vector<scalar_t, kSize>;
   constexpr unsigned kEveryTap = (1u << W) - 1;
   if (blockIdx.x >= p.blocks) {
     write_initial_state_grads(p);
@@ -455,217 +571,117 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   int64_t unit, b, stretch, group;
   stretches.find(blockIdx.x, unit, b, stretch, group);
-  const auto d = (group * kLanes + lane) * kChannels;
+  const auto d = (group * kLanes + lane) * kSize;
   const auto begin = stretch * stretches.steps + warp * (stretches.steps / kWarps);
   const int size = d < p.channels ? max(int64_t(0), min(p.time - begin, stretches.steps / kWarps)) : 0;
-  Values<Values<acc_t, kChannels>, W + 1> sums;
-#pragma unroll
-  for (int k = 0; k <= W; ++k) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      sums[k][c] = 0;
-    }
-  }
-
+  Taps<acc_t, kSize, W + 1> sums{};
   if (size > 0) {
-    const Column<const scalar_t, kAligned> x(p.input, b, d, p.channels, begin);
-    const Column<const scalar_t, kAligned> grad_out(p.grad_output, b, d, p.channels, begin);
-    Column<scalar_t, kAligned> grad_in(p.grad_input, b, d, p.channels, begin);
-    auto next_x = x;
-    auto next_grad = grad_out;
     const bool packed = p.masks.data, segments = p.sequences.cu_seqlens.data, store = p.grad_input.data;
-    // Before the first position comes the initial state.
-    const bool store_state = !segments && p.grad_initial_state.data && begin == 0;
     const int reach = min(p.time - begin, int64_t(size + W - 1)); // outputs that see inputs of the stretch
-    vector_t x_ahead[kSteps], grad_ahead[kSteps];
-    const auto fetch = [&](int slot, int i) {
-      if (i < reach) {
-        x_ahead[slot] = next_x.load_next();
-        grad_ahead[slot] = next_grad.load_next();
+    Column<const scalar_t, kAligned> x(p.input, b, d, p.channels, begin);
+    Column<const scalar_t, kAligned> grad_out(p.grad_output, b, d, p.channels, begin);
+    Column<scalar_t, kAligned> grad_in(p.grad_input, b, d, p.channels, begin);
+    const auto before = x.at(1 - W);
+
+    __shared__ vector_t x_ring[kAligned ? kSlots : 1][kWarps * kLanes], grad_ring[kAligned ? kSlots : 1][kWarps * kLanes];
+    // What position i reads, asked for kSlots - 1 positions before.
+    const auto fetch = [&](int i, bool exists) {
+      if constexpr (kAligned) {
+        if (exists) {
+          load_async(&x_ring[i % kSlots][threadIdx.x], x.data);
+          load_async(&grad_ring[i % kSlots][threadIdx.x], grad_out.data);
+          x.data += x.time;
+          grad_out.data += grad_out.time;
+        }
+        end_group();
+      }
+    };
+    const auto next = [&](int i, vector_t& x_vector, vector_t& grad_vector) {
+      if constexpr (kAligned) {
+        wait_for_groups<kSlots - 2>();
+        x_vector = x_ring[i % kSlots][threadIdx.x];
+        grad_vector = grad_ring[i % kSlots][threadIdx.x];
+      } else {
+        x_vector = x.load_next();
+        grad_vector = grad_out.load_next();
       }
     };
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      fetch(j, j);
+    for (int i = 0; i < kSlots - 1; ++i) {
+      fetch(i, i < reach);
     }
-    auto taps = preceding_taps<acc_t, W>(x.at(1 - W), begin);
+    auto taps = preceding_taps<W>(before, begin);
     const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
     if (segments || (begin == 0 && p.initial_state.data)) {
       see_state(p, b, d, begin, taps);
     }
-    Taps<acc_t, W> dz; // dz[k]: k positions ago
-    unsigned masks[W]; // of the outputs k positions ago
-#pragma unroll
-    for (int k = 0; k < W; ++k) {
-      masks[k] = kEveryTap;
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        dz[k][c] = 0;
-      }
-    }
-    // Moves on to an output, whose grad_output is given; `seen`: the taps that count.
-    const auto push_dz = [&](const Taps<acc_t, W>& seen, const vector_t& grad) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-#pragma unroll
-        for (int k = W - 1; k > 0; --k) {
-          dz[k][c] = dz[k - 1][c];
-        }
-        dz[0][c] = grad.widen(c);
-      }
-      if (p.silu) {
-        const auto z = sum_taps(parameters, seen);
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          dz[0][c] *= Silu<scalar_t>::slope(z[c]);
-        }
-      }
-    };
-    const auto add_sums = [&](const Taps<acc_t, W>& seen) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          sums[k][c] = multiply_add(dz[0][c], seen[k][c], sums[k][c]);
-        }
-        sums[W][c] += dz[0][c];
-      }
-    };
-    // The gradient of the input W-1 positions ago.
-    const auto input_grad = [&](auto counts) {
-      Values<acc_t, kChannels> dx;
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        dx[c] = 0;
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          dx[c] = multiply_add(parameters.tap(c, k), counts(k) ? dz[k][c] : acc_t(0), dx[c]);
-        }
-      }
-      return dx;
-    };
-    const auto every = [](int) { return true; };
+    Taps<acc_t, kSize, W> dz{}; // of the outputs k positions ago
+    // Their masks, a byte each.
+    uint64_t masks = ~uint64_t(0);
+    const auto counts = [&](int k) { return masks >> 8 * k + k & 1; };
+    const auto straight = [&] { return (~masks & 0x0101010101010101ull * kEveryTap & (1ull << 8 * (W - 1)) - 1) == 0; };
+    // The first position that the final state holds.
+    const int ending = p.grad_final_state.data ? min(p.time - (W - 1) - begin, int64_t(size)) : size;
+    const int last_start = kAligned ? min(size, ending + W - 1) - kSlots : -1;
 
     int i = 0; // position in the stretch
-    bool straight = true; // whether the outputs of the last W-1 positions see all their taps
 #pragma unroll 1
     while (i < size + W - 1) {
-      // The straight way: several positions at once, of which every tap counts, as of the outputs before.
-      if (i + kSteps <= size && straight && !(store_state && i < W - 1) &&
-          (!packed || every_tap<W>(p.masks.template load<kSteps>(b, begin + i)))) {
+      // The straight way: kSlots positions, of which every tap counts, as of the outputs before.
+      if (i <= last_start && i % kSlots == 0 &&
+          (!packed || (straight() && every_tap<W>(p.masks.template load<kSlots>(b, begin + i))))) {
 #pragma unroll
-        for (int j = 0; j < kSteps; ++j) {
-          push(taps, x_ahead[j]);
-          push_dz(taps, grad_ahead[j]);
-          fetch(j, i + j + kSteps);
-          add_sums(taps);
-          const auto dx = input_grad(every);
-          if (store && (j >= W - 1 || i + j >= W - 1)) {
-            grad_in.store_next(narrow<scalar_t>(dx));
+        for (int j = 0; j < kSlots; ++j) {
+          vector_t x_vector, grad_vector;
+          next(j, x_vector, grad_vector);
+          fetch(j + kSlots - 1, i + j + kSlots - 1 < reach);
+          push(taps, x_vector);
+          push_dz<scalar_t>(dz, parameters, taps, grad_vector, p.silu);
+          add_sums(sums, dz[0], taps);
+          if (store && (j >= W - 1 || i > 0)) {
+            grad_in.store_next(narrow<scalar_t>(sum_dz(parameters, dz, [](int) { return true; })));
           }
         }
-        i += kSteps;
+        i += kSlots;
         continue;
       }
-      // Behind the stretch, whose inputs the next W-1 outputs see.
-      if (kSteps >= W - 1 && i == size && reach == size + W - 1 && !packed && !p.grad_final_state.data) {
-#pragma unroll
-        for (int j = 0; j < W - 1; ++j) {
-          push(taps, x_ahead[j]);
-          push_dz(taps, grad_ahead[j]);
-          if (store && i + j >= W - 1) {
-            grad_in.store_next(narrow<scalar_t>(input_grad(every)));
-          }
-        }
-        break;
+      // Any one position.
+      const bool exists = i < reach;
+      vector_t x_vector{}, grad_vector{};
+      if (exists) {
+        next(i, x_vector, grad_vector);
       }
-      // The masked way: a position at a time, read again.
-      const int stop = min(i + kSteps, size + W - 1);
-      auto x_again = x.at(i);
-      auto grad_again = grad_out.at(i);
-#pragma unroll 1
-      for (; i < stop; ++i) {
-        const auto t = begin + i;
-        const bool exists = i < reach;
-#pragma unroll
-        for (int k = W - 1; k > 0; --k) {
-          masks[k] = masks[k - 1];
-        }
-        masks[0] = packed && exists ? p.masks.load(b, t) : kEveryTap;
-        if (segments && exists && begins_segment<W>(masks[0])) {
-          see_state(p, b, d, t, taps);
-        }
-        push(taps, exists ? x_again.load_next() : vector_t{});
-        const auto seen = segments ? taps : mask_taps(masks[0], taps);
-        push_dz(seen, exists ? grad_again.load_next() : vector_t{});
-        if (!exists || masks[0] == 0) {
-#pragma unroll
-          for (int c = 0; c < kChannels; ++c) {
-            dz[0][c] = 0;
-          }
-        }
-        if (i < size) {
-          add_sums(seen);
-        }
-        auto dx = input_grad([&](int k) { return masks[k] >> k & 1; });
-        const int s = i - (W - 1);
-        if (s < 0 && store_state) {
+      fetch(i + kSlots - 1, i + kSlots - 1 < reach);
+      const unsigned mask = packed && exists ? p.masks.load(b, begin + i) : kEveryTap;
+      masks = masks << 8 | mask;
+      if (segments && exists && begins_segment<W>(mask)) {
+        see_state(p, b, d, begin + i, taps);
+      }
+      push(taps, x_vector);
+      const auto seen = segments ? taps : mask_taps(mask, taps);
+      push_dz<scalar_t>(dz, parameters, seen, grad_vector, p.silu);
+      if (!exists || mask == 0) {
+        dz[0] = {};
+      }
+      if (i < size) {
+        add_sums(sums, dz[0], seen);
+      }
+      const int s = i - (W - 1);
+      if (s >= 0 && store) {
+        auto dx = sum_dz(parameters, dz, counts);
+        if (p.grad_final_state.data) {
 #pragma unroll 1
           for (int c = 0; c < x.size; ++c) {
-            write_initial_state_grad(p, {b, 0, p.time}, b, d + c, i, get_element(dx, c));
+            set_element(dx, c, get_element(dx, c) + final_state_grad(p, b, d + c, begin + s));
           }
         }
-        if (s >= 0 && store) {
-          if (p.grad_final_state.data) {
-#pragma unroll 1
-            for (int c = 0; c < x.size; ++c) {
-              set_element(dx, c, get_element(dx, c) + final_state_grad(p, b, d + c, begin + s));
-            }
-          }
-          grad_in.store_next(narrow<scalar_t>(dx));
-        }
+        grad_in.store_next(narrow<scalar_t>(dx));
       }
-      straight = true;
-#pragma unroll
-      for (int k = 0; k < W - 1; ++k) {
-        straight = straight && masks[k] == kEveryTap;
-      }
-#pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        fetch(j, i + j);
-      }
+      ++i;
     }
   }
-
   if (p.partials) {
-    // The sums of the block's warps, in order.
-    __shared__ acc_t shared[kWarps - 1][W + 1][kChannels][kLanes];
-#pragma unroll
-    for (int k = 0; k <= W; ++k) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        if (warp > 0) {
-          shared[warp - 1][k][c][lane] = sums[k][c];
-        }
-      }
-    }
-    __syncthreads();
-    if (warp == 0 && d < p.channels) {
-#pragma unroll
-      for (int k = 0; k <= W; ++k) {
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c) {
-          auto sum = sums[k][c];
-#pragma unroll
-          for (int other = 0; other < kWarps - 1; ++other) {
-            sum += shared[other][k][c][lane];
-          }
-          if (d + c < p.channels) {
-            *p.partial(unit, k, d + c) = sum;
-          }
-        }
-      }
-    }
+    write_partials<W>(p, unit, d, sums);
   }
 }
 
@@ -842,10 +858,10 @@ struct Backward {
         blocks};
   }
 
+  // `apart`: grad_initial_state is left to blocks of its own.
   template <typename Kernel, typename... Extra>
-  void launch(Kernel kernel, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
-    const bool apart = grads.initial_state.defined() && (args.cu_seqlens.defined() || by_output() || p.time == 0);
-    const auto blocks = p.blocks + (apart ? ceil_div(grads.initial_state.numel(), kThreads) : 0);
+  void launch(Kernel kernel, bool apart, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
+    const auto blocks = p.blocks + (apart && grads.initial_state.defined() ? ceil_div(grads.initial_state.numel(), kThreads) : 0);
     if (blocks > 0) {
       kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p, extra...);
       C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -886,17 +902,21 @@ struct Backward {
   template <int W>
   void run_rows() const {
     using row_t = Row<scalar_t>;
-    const bool aligned = masks.defined() || !grads.input.defined() || aligned_rows(grads.input);
-    const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans, aligned, row_t::kVec);
+    const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
+    const bool aligned = masks.defined() || rows_aligned(grads.input);
+    const bool plain = !masks.defined() && aligned && rows_aligned(args.input) && rows_aligned(grad_output) &&
+        time() % row_t::kVec == 0;
+    const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans<scalar_t>, aligned, row_t::kVec);
     const auto partials = empty_partials(batch() * chunks.per_row);
-    launch(backward_rows<scalar_t, W>, params(partials, ceil_div(chunks.warps * kLanes, kThreads)), chunks);
+    const auto kernel = plain ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, false>;
+    launch(kernel, args.cu_seqlens.defined(), params(partials, ceil_div(chunks.warps * kLanes, kThreads)), chunks);
     reduce(partials);
   }
 
   template <int W>
   void run_columns(bool aligned) const {
     static_assert(kThreads == kWarps * kLanes);
-    const auto groups = ceil_div(channels(), kLanes * kChannels);
+    const auto groups = ceil_div(channels(), kLanes * kChannels<scalar_t>);
     auto steps = kLongStretch;
     while (steps > kShortStretch && batch() * groups * ceil_div(time(), kWarps * steps) < kManyBlocks) {
       steps /= 2;
@@ -904,7 +924,7 @@ struct Backward {
     const Stretches stretches(batch(), groups, time(), kWarps * steps);
     const auto partials = empty_partials(batch() * stretches.per_row);
     const auto kernel = aligned ? backward_columns<scalar_t, W, true> : backward_columns<scalar_t, W, false>;
-    launch(kernel, params(partials, stretches.count), stretches);
+    launch(kernel, true, params(partials, stretches.count), stretches);
     reduce(partials);
   }
 
@@ -914,7 +934,7 @@ struct Backward {
     const auto partials = empty_partials(1);
     const auto p = params(partials, ceil_div(dz.numel(), kThreads));
     auto* data = dz.mutable_data_ptr<acc_t>();
-    launch(preactivation_grads<scalar_t>, p, data, dz.numel());
+    launch(preactivation_grads<scalar_t>, true, p, data, dz.numel());
     const auto stream = c10::cuda::getCurrentCUDAStream();
     if (grads.input.defined() && dz.numel() > 0) {
       input_grads<scalar_t><<<p.blocks, kThreads, 0, stream>>>(p, data, dz.numel());

@@ -7,27 +7,29 @@ namespace at::native {
 
 namespace {
 
-// Channels of a thread.
-constexpr int kChannels = 4;
+// Channels of a thread: 8 bytes.
+template <typename scalar_t>
+constexpr int kChannels = 8 / sizeof(scalar_t);
 
 // Whether the channels of every thread lie next to each other, at a multiple of their size.
 inline bool aligned_columns(const Tensor& tensor) {
   if (!tensor.defined()) {
     return true;
   }
-  const auto bytes = kChannels * tensor.element_size();
+  constexpr int64_t bytes = 8;
   const auto multiple = [&](int64_t dim) {
     return tensor.size(dim) == 1 || tensor.stride(dim) * tensor.element_size() % bytes == 0;
   };
-  return tensor.size(1) % kChannels == 0 && tensor.stride(1) == 1 && multiple(0) && multiple(2) &&
+  return tensor.size(1) * tensor.element_size() % bytes == 0 && tensor.stride(1) == 1 && multiple(0) && multiple(2) &&
       reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % bytes == 0;
 }
 
-// kChannels channels of one row of a tensor. If kAligned, as above; else read one by one, as many as there are.
+// A thread's channels of one row of a tensor. If kAligned, as above; else read one by one, as many as there are.
 template <typename scalar_t, bool kAligned>
 struct Column {
   using element_t = std::remove_const_t<scalar_t>;
-  using vector_t = Vector<element_t, kChannels>;
+  static constexpr int kSize = kChannels<element_t>;
+  using vector_t = Vector<element_t, kSize>;
   using word_t = typename Word<sizeof(element_t)>::type;
 
   scalar_t* data; // at a position
@@ -39,16 +41,16 @@ struct Column {
       : data(view.at(b, d, begin)),
         channel(view.channel),
         time(view.time),
-        size(kAligned ? kChannels : min(channels - d, int64_t(kChannels))) {}
+        size(kAligned ? kSize : min(channels - d, int64_t(kSize))) {}
 
   // The position that `data` is at; these two go on to the next.
   __device__ vector_t load_next() {
     vector_t values{};
     if constexpr (kAligned) {
-      values = load_vector<element_t, kChannels>(data);
+      values = load_vector<element_t, kSize>(data);
     } else {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
+      for (int c = 0; c < kSize; ++c) {
         if (c < size) {
           values.set_bits(c, __ldg(reinterpret_cast<const word_t*>(data + c * channel)));
         }
@@ -63,7 +65,7 @@ struct Column {
       store_vector(data, values);
     } else {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
+      for (int c = 0; c < kSize; ++c) {
         if (c < size) {
           *reinterpret_cast<word_t*>(data + c * channel) = values.bits(c);
         }
@@ -84,8 +86,9 @@ struct Column {
 template <typename scalar_t, int W, bool kAligned>
 struct ColumnParameters {
   using acc_t = at::opmath_type<scalar_t>;
-  Values<acc_t, kChannels * W> weight;
-  Values<acc_t, kChannels> bias;
+  static constexpr int kSize = kChannels<scalar_t>;
+  Values<acc_t, kSize * W> weight;
+  Values<acc_t, kSize> bias;
 
   __device__ ColumnParameters(const Parameters<scalar_t>& parameters, int64_t d, int64_t channels) {
     if (kAligned && parameters.dense) {
@@ -93,7 +96,7 @@ struct ColumnParameters {
       return;
     }
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
+    for (int c = 0; c < kSize; ++c) {
       Values<acc_t, W> taps;
       parameters.load(min(d + c, channels - 1), taps, bias[c]);
 #pragma unroll
@@ -109,25 +112,27 @@ struct ColumnParameters {
 };
 
 // The inputs that a thread's taps see, [tap][channel].
-template <typename acc_t, int W>
-using Taps = Values<Values<acc_t, kChannels>, W>;
+template <typename acc_t, int kSize, int W>
+using Taps = Values<Values<acc_t, kSize>, W>;
 
-template <typename acc_t, int W, typename vector_t>
-__device__ void push(Taps<acc_t, W>& taps, const vector_t& vector) {
+template <typename acc_t, int kSize, int W, typename vector_t>
+__device__ void push(Taps<acc_t, kSize, W>& taps, const vector_t& vector) {
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
+  for (int c = 0; c < kSize; ++c) {
 #pragma unroll
     for (int k = 0; k < W - 1; ++k) {
       taps[k][c] = taps[k + 1][c];
     }
     taps[W - 1][c] = vector.widen(c);
   }
+  settle(taps[W - 1]);
 }
 
 // What the taps see that precede position t: at first, taps[k] at t - W + k.
-template <typename acc_t, int W, typename Column>
-__device__ Taps<acc_t, W> preceding_taps(Column before, int64_t t) {
-  Taps<acc_t, W> taps;
+template <int W, typename Column>
+__device__ auto preceding_taps(Column before, int64_t t) {
+  constexpr int kSize = Column::kSize;
+  Taps<at::opmath_type<typename Column::element_t>, kSize, W> taps;
 #pragma unroll
   for (int k = 1; k < W; ++k) {
     typename Column::vector_t vector{};
@@ -137,7 +142,7 @@ __device__ Taps<acc_t, W> preceding_taps(Column before, int64_t t) {
       before = before.at(1);
     }
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
+    for (int c = 0; c < kSize; ++c) {
       taps[k][c] = vector.widen(c);
     }
   }
@@ -146,15 +151,15 @@ __device__ Taps<acc_t, W> preceding_taps(Column before, int64_t t) {
 
 // Of taps that end before t, those before the start of t's segment: the segment's initial state instead, or zeros.
 // `params`: the parameters of either pass.
-template <typename Params, typename acc_t, int W>
-__device__ void see_state(const Params& p, int64_t b, int64_t d, int64_t t, Taps<acc_t, W>& taps) {
+template <typename Params, typename acc_t, int kSize, int W>
+__device__ void see_state(const Params& p, int64_t b, int64_t d, int64_t t, Taps<acc_t, kSize, W>& taps) {
   const auto segment = p.sequences.find(b, t);
 #pragma unroll
   for (int k = 1; k < W; ++k) {
     const auto place = t + k - 1 - segment.start;
     if (place < W - 1) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
+      for (int c = 0; c < kSize; ++c) {
         taps[k][c] = p.initial_state.data
             ? static_cast<acc_t>(load_element(p.initial_state.at(segment.state, min(d + c, p.channels - 1), place)))
             : acc_t(0);
@@ -164,11 +169,11 @@ __device__ void see_state(const Params& p, int64_t b, int64_t d, int64_t t, Taps
 }
 
 // The sums before SiLU.
-template <typename acc_t, int W, typename ColumnParameters>
-__device__ Values<acc_t, kChannels> sum_taps(const ColumnParameters& parameters, const Taps<acc_t, W>& taps) {
-  Values<acc_t, kChannels> sums;
+template <typename acc_t, int kSize, int W, typename ColumnParameters>
+__device__ Values<acc_t, kSize> sum_taps(const ColumnParameters& parameters, const Taps<acc_t, kSize, W>& taps) {
+  Values<acc_t, kSize> sums;
 #pragma unroll
-  for (int c = 0; c < kChannels; ++c) {
+  for (int c = 0; c < kSize; ++c) {
     sums[c] = parameters.bias[c];
 #pragma unroll
     for (int k = 0; k < W; ++k) {
@@ -179,12 +184,12 @@ __device__ Values<acc_t, kChannels> sum_taps(const ColumnParameters& parameters,
 }
 
 // Those taps that count, and zeros.
-template <typename acc_t, int W>
-__device__ Taps<acc_t, W> mask_taps(unsigned mask, Taps<acc_t, W> taps) {
+template <typename acc_t, int kSize, int W>
+__device__ Taps<acc_t, kSize, W> mask_taps(unsigned mask, Taps<acc_t, kSize, W> taps) {
 #pragma unroll
   for (int k = 0; k < W; ++k) {
 #pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
+    for (int c = 0; c < kSize; ++c) {
       taps[k][c] = mask >> k & 1 ? taps[k][c] : acc_t(0);
     }
   }

@@ -16,9 +16,13 @@ namespace at::native {
 
 namespace {
 
-// Rows: spans of a warp, and those that it loads at once: 2 KiB in a piece.
-constexpr int kSpans = 8;
-constexpr int kBurst = 4;
+// Rows: the most spans of a warp, those on their way, and blocks of a multiprocessor.
+template <typename scalar_t>
+constexpr int kSpans = sizeof(scalar_t) == 2 ? 8 : 32;
+template <typename scalar_t>
+constexpr int kPlainAhead = sizeof(scalar_t) == 2 ? 4 : 2;
+template <typename scalar_t>
+constexpr int kPlainBlocks = sizeof(scalar_t) == 2 ? 7 : 8;
 // Columns: positions on their way, and those of a stretch.
 constexpr int kAlignedSteps = 8;
 constexpr int kStretch = 32;
@@ -75,11 +79,10 @@ struct RowShare {
   scalar_t* out;
 };
 
-// The spans `which` of a share (a bit each): those that the row's ends cut, that are not aligned, or in which some taps
-// do not count. Called, not inlined, when nothing else is left to do: what it keeps in registers is no one's loss.
+// The spans `which` of a share (a bit each): those that the row's ends cut or that are not aligned. Called, not inlined, when nothing else is left to do: what it keeps in registers is no one's loss.
 template <typename scalar_t, int W>
 __device__ __noinline__ void forward_masked_spans(
-    const ForwardParams<scalar_t>& p, const RowShare<scalar_t>& share, unsigned which) {
+    const ForwardParams<scalar_t>& p, const RowShare<scalar_t>& share, uint64_t which) {
   using acc_t = at::opmath_type<scalar_t>;
   constexpr int kVec = Row<scalar_t>::kVec;
   Values<acc_t, W> weight;
@@ -87,26 +90,31 @@ __device__ __noinline__ void forward_masked_spans(
   p.parameters.load(share.d, weight, bias);
 #pragma unroll 1
   for (; which != 0; which &= which - 1) {
-    const auto t = share.begin + ((__ffs(which) - 1) * kLanes + threadIdx.x % kLanes) * kVec;
+    const auto t = share.begin + ((__ffsll(which) - 1) * kLanes + threadIdx.x % kLanes) * kVec;
     Window<scalar_t, W> window;
     window.load(share.x, t);
     const auto masks = p.masks.data ? p.masks.template load<kVec>(share.b, t) : every_mask<W, kVec>();
     auto y = masked_sums<scalar_t, W>(p, share.b, share.d, t, masks, weight, bias, window.widen());
+    if (p.silu) {
+      y = Silu<scalar_t>::silu(y);
+    }
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
-      y[j] = p.silu ? Silu<scalar_t>::silu(y[j]) : y[j];
       y[j] = masks.bits(j) ? y[j] : acc_t(0);
     }
     store_masked(share.out, p.time, t, narrow<scalar_t>(y));
   }
 }
 
-template <typename scalar_t, int W>
-__global__ void __launch_bounds__(kThreads, 8)
+// kPlain: rows are not divided, and consist of aligned vectors.
+template <typename scalar_t, int W, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain ? kPlainBlocks<scalar_t> : 5)
 forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
   using acc_t = at::opmath_type<scalar_t>;
+  using mask_t = Vector<uint8_t, Row<scalar_t>::kVec>;
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kSpan = Row<scalar_t>::kSpan;
+  constexpr int kAhead = kPlain ? kPlainAhead<scalar_t> : 2;
   if (blockIdx.x >= p.blocks) {
     write_final_state(p);
     return;
@@ -116,12 +124,12 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     return;
   }
   const int lane = threadIdx.x % kLanes;
-  const bool packed = p.masks.data;
+  const bool packed = !kPlain && p.masks.data;
 
   // Vectors are aligned in the output; beside masks, in the row.
   const auto* data = p.input.at(b, d, 0);
   auto* out = p.output.at(b, d, 0);
-  const int phase = packed ? 0 : reinterpret_cast<uintptr_t>(out) / sizeof(scalar_t) % kVec;
+  const int phase = kPlain || packed ? 0 : reinterpret_cast<uintptr_t>(out) / sizeof(scalar_t) % kVec;
   Row<scalar_t> x(data, p.time, phase);
   if (p.initial_state.data && !p.sequences.cu_seqlens.data) {
     x.set_state(p.initial_state.at(b, d, 0), p.initial_state.time, W);
@@ -131,47 +139,59 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
   if (count <= 0) {
     return;
   }
-  int low, high;
-  x.straight_spans(begin, count, low, high);
-  if (reinterpret_cast<uintptr_t>(out - phase) % 16 != 0) {
-    high = 0;
+  int low = 0, high = count;
+  if constexpr (!kPlain) {
+    x.straight_spans(begin, count, low, high);
+    if (reinterpret_cast<uintptr_t>(out - phase) % 16 != 0) {
+      high = 0;
+    }
   }
 
+  // The straight way: whole vectors, several spans of them on their way.
+  const auto first = begin + lane * kVec;
+  const auto* from = data + first;
+  auto* to = out + first;
+  settle(from);
+  settle(to);
+  const int left = min(p.time - first, int64_t(high) * kSpan); // what is straight, from the lane's first on
+  const int floor = chunk == 0 ? -static_cast<int>(first) : -kSpan; // the start of the row, or before
+  Window<scalar_t, W> windows[kAhead];
+  mask_t masks[kAhead]; // if packed
+  const auto fetch = [&](int slot, int span) {
+    if (span * kSpan < left) {
+      windows[slot].load(from, span * kSpan, floor);
+      if (packed) {
+        masks[slot] = p.masks.template load<kVec>(b, first + span * kSpan);
+      }
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    fetch(i, low + i);
+  }
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
-  unsigned masked = (1u << count) - 1; // the spans that are left for the masked way
-  auto t = begin + low * kSpan + lane * kVec;
-  const auto* from = data + t;
-  auto* to = out + t;
-  int left = min(p.time - t, int64_t(high - low) * kSpan); // what is straight, from t on
 #pragma unroll 1
-  for (int span = low; span < high; span += kBurst) {
-    Window<scalar_t, W> windows[kBurst];
-    const bool start = chunk == 0 && span == 0;
+  for (int start = low; start < high; start += kAhead) {
 #pragma unroll
-    for (int i = 0; i < kBurst; ++i) {
-      if (i * kSpan < left) {
-        windows[i].load(from + i * kSpan, start && i == 0 ? lane * kVec : kSpan);
+    for (int i = 0; i < kAhead; ++i) {
+      const int span = start + i;
+      auto inputs = windows[i].widen();
+      settle(inputs);
+      const auto mask = masks[i];
+      fetch(i, span + kAhead);
+      if (span * kSpan >= left) {
+        continue;
       }
-    }
-    unsigned straight = (1u << min(high - span, kBurst)) - 1;
-    if (packed) {
-#pragma unroll
-      for (int i = 0; i < kBurst; ++i) {
-        const bool every = i * kSpan >= left || every_tap<W>(p.masks.template load<kVec>(b, t + i * kSpan));
-        straight &= __all_sync(kEveryLane, every) ? ~0u : ~(1u << i);
+      if (chunk == 0 && span == 0) {
+        see_row_start<scalar_t, W>(x, lane, inputs);
       }
-    }
-    masked &= ~(straight << span);
-#pragma unroll
-    for (int i = 0; i < kBurst; ++i) {
-      if (i * kSpan < left && straight >> i & 1) {
-        auto inputs = windows[i].widen();
-        if (start && i == 0) {
-          see_row_start<scalar_t, W>(x, lane, inputs);
-        }
-        Values<acc_t, kVec> y;
+      Values<acc_t, kVec> y;
+      const bool masked = packed && !every_tap<W>(mask);
+      if (masked) {
+        y = masked_sums<scalar_t, W>(p, b, d, first + span * kSpan, mask, weight, bias, inputs);
+      } else {
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
           y[j] = bias;
@@ -180,39 +200,44 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
             y[j] = multiply_add(weight[k], inputs[j + k], y[j]);
           }
         }
-        if (p.silu) {
-#pragma unroll
-          for (int j = 0; j < kVec; ++j) {
-            y[j] = Silu<scalar_t>::silu(y[j]);
-          }
-        }
-        store_vector(to + i * kSpan, narrow<scalar_t>(y));
       }
+      if (p.silu) {
+        y = Silu<scalar_t>::silu(y);
+      }
+      if (masked) {
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+          y[j] = mask.bits(j) ? y[j] : acc_t(0);
+        }
+      }
+      store_vector(to + span * kSpan, narrow<scalar_t>(y));
     }
-    t += kBurst * kSpan;
-    from += kBurst * kSpan;
-    to += kBurst * kSpan;
-    left -= kBurst * kSpan;
   }
 
-  if (!packed && p.final_state.data && begin + count * kSpan >= p.time && lane < W - 1) {
+  if ((kPlain || !packed) && p.final_state.data && begin + count * kSpan >= p.time && lane < W - 1) {
     const auto s = p.time - (W - 1) + lane;
     *p.final_state.at(b, d, lane) = s >= 0 ? load_element(data + s)
         : p.initial_state.data             ? load_element(p.initial_state.at(b, d, W - 1 + s))
                                            : scalar_t(0);
   }
-  if (masked != 0) {
-    forward_masked_spans<scalar_t, W>(p, {b, d, begin, x, out}, masked);
+  if constexpr (!kPlain) {
+    const uint64_t straight = low < high ? (uint64_t(1) << high) - (uint64_t(1) << low) : 0;
+    const auto ragged = ((uint64_t(1) << count) - 1) & ~straight;
+    if (ragged != 0) {
+      forward_masked_spans<scalar_t, W>(p, {b, d, begin, x, out}, ragged);
+    }
   }
 }
 
 // ---- Columns -------------------------------------------------------------------------------
 
-template <typename scalar_t, int W, bool kAligned>
-__global__ void __launch_bounds__(kThreads, kAligned ? 6 : 4)
+// kPlain: rows are not divided, and the channels are aligned.
+template <typename scalar_t, int W, bool kAligned, bool kPlain>
+__global__ void __launch_bounds__(kThreads, kPlain ? 6 : 4)
 forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_constant__ Stretches stretches) {
   using acc_t = at::opmath_type<scalar_t>;
-  using vector_t = Vector<scalar_t, kChannels>;
+  constexpr int kSize = kChannels<scalar_t>;
+  using vector_t = Vector<scalar_t, kSize>;
   constexpr int kSteps = kAligned ? kAlignedSteps : 1; // positions on their way
   if (blockIdx.x >= p.blocks) {
     write_final_state(p);
@@ -224,13 +249,13 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
   }
   int64_t unit, b, stretch, group;
   stretches.find(thread, unit, b, stretch, group);
-  const auto d = group * kChannels;
+  const auto d = group * kSize;
   const auto begin = stretch * stretches.steps;
   const int size = min(p.time - begin, stretches.steps);
   const Column<const scalar_t, kAligned> x(p.input, b, d, p.channels, begin);
   auto next = x;
   Column<scalar_t, kAligned> out(p.output, b, d, p.channels, begin);
-  const bool packed = p.masks.data, segments = p.sequences.cu_seqlens.data;
+  const bool packed = !kPlain && p.masks.data, segments = !kPlain && p.sequences.cu_seqlens.data;
 
   vector_t ahead[kSteps];
   const auto fetch = [&](int slot, int i) {
@@ -242,17 +267,14 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
   for (int j = 0; j < kSteps; ++j) {
     fetch(j, j);
   }
-  auto taps = preceding_taps<acc_t, W>(x.at(1 - W), begin);
+  auto taps = preceding_taps<W>(x.at(1 - W), begin);
   const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
   if (segments || (begin == 0 && p.initial_state.data)) {
     see_state(p, b, d, begin, taps);
   }
-  const auto write = [&](Values<acc_t, kChannels> y) {
+  const auto write = [&](Values<acc_t, kSize> y) {
     if (p.silu) {
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        y[c] = Silu<scalar_t>::silu(y[c]);
-      }
+      y = Silu<scalar_t>::silu(y);
     }
     out.store_next(narrow<scalar_t>(y));
   };
@@ -267,6 +289,16 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
       }
       continue;
     }
+    if (kPlain) {
+#pragma unroll
+      for (int j = 0; j < kSteps; ++j) {
+        if (start + j < size) {
+          push(taps, ahead[j]);
+          write(sum_taps(parameters, taps));
+        }
+      }
+      break;
+    }
     // Some taps do not count, or the row ends: a position at a time, read again.
     auto again = x.at(start);
 #pragma unroll 1
@@ -277,7 +309,7 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
       }
       push(taps, again.load_next());
       const auto y = sum_taps(parameters, segments ? taps : mask_taps(mask, taps));
-      write(mask == 0 ? Values<acc_t, kChannels>{} : y);
+      write(mask == 0 ? Values<acc_t, kSize>{} : y);
     }
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
@@ -289,7 +321,7 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
 #pragma unroll
     for (int k = 1; k < W; ++k) {
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
+      for (int c = 0; c < kSize; ++c) {
         if (c < x.size) {
           *p.final_state.at(b, d + c, k - 1) = static_cast<scalar_t>(taps[k][c]);
         }
@@ -370,13 +402,18 @@ struct Forward {
     const auto batch = args.input.size(0), channels = args.input.size(1), time = args.input.size(2);
     if (time >= row_t::kVec && contiguous_along(args.input, 2) && contiguous_along(output, 2)) {
       const bool aligned = masks.defined() || aligned_rows(output);
-      const RowChunks chunks(batch, channels, time, row_t::kSpan, kSpans, aligned, row_t::kVec);
-      launch(forward_rows<scalar_t, W>, chunks.warps * kLanes, chunks);
+      const RowChunks chunks(batch, channels, time, row_t::kSpan, kSpans<scalar_t>, aligned, row_t::kVec);
+      const bool plain =
+          !masks.defined() && aligned && aligned_rows(args.input) && time % row_t::kVec == 0;
+      launch(
+          plain ? forward_rows<scalar_t, W, true> : forward_rows<scalar_t, W, false>, chunks.warps * kLanes, chunks);
     } else {
-      const Stretches stretches(batch, ceil_div(channels, kChannels), time, kStretch);
+      const Stretches stretches(batch, ceil_div(channels, kChannels<scalar_t>), time, kStretch);
       const bool aligned = aligned_columns(args.input) && aligned_columns(output);
       launch(
-          aligned ? forward_columns<scalar_t, W, true> : forward_columns<scalar_t, W, false>,
+          !aligned              ? forward_columns<scalar_t, W, false, false>
+              : masks.defined() ? forward_columns<scalar_t, W, true, false>
+                                : forward_columns<scalar_t, W, true, true>,
           stretches.count,
           stretches);
     }

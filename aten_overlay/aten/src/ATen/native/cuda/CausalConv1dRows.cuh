@@ -110,16 +110,15 @@ struct Window {
   vector_t own;
   vector_t before[kBefore > 0 ? kBefore : 1]; // the nearest first
 
-  // At `from`, which is aligned; `position` is how far into the row that is. What lies before the row is not read.
-  __device__ void load(const scalar_t* from, int position) {
-    own = load_vector<scalar_t, kVec>(from);
+  // At from + offset, which is aligned; what would lie before from + floor, the start of the row, is read there.
+  __device__ void load(const scalar_t* from, int offset, int floor) {
+    own = load_vector<scalar_t, kVec>(from + offset);
 #pragma unroll
     for (int q = 1; q < kBefore; ++q) {
-      before[q - 1] = load_vector<scalar_t, kVec>(position >= q * kVec ? from - q * kVec : from);
+      before[q - 1] = load_vector<scalar_t, kVec>(from + max(offset - q * kVec, floor));
     }
     if constexpr (kBefore > 0) {
-      const auto last = load_vector<scalar_t, kLoaded>(
-          position >= kBefore * kVec ? from - kBefore * kVec + (kVec - kLoaded) : from);
+      const auto last = load_vector<scalar_t, kLoaded>(from + max(offset - (kBefore - 1) * kVec - kLoaded, floor));
 #pragma unroll
       for (int i = 0; i < last.kWords; ++i) {
         before[kBefore - 1].words[i + own.kWords - last.kWords] = last.words[i];

@@ -80,7 +80,9 @@ __global__ void __launch_bounds__(kThreads) update_dense(const __grid_constant__
         shifted[place - 1] = tap;
       }
     }
-    y[c] = p.silu ? Silu<scalar_t>::silu(y[c]) : y[c];
+  }
+  if (p.silu) {
+    y = Silu<scalar_t>::silu(y);
   }
   store_vector(out, narrow<scalar_t>(y));
 #pragma unroll

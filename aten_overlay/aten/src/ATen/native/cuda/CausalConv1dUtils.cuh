@@ -41,6 +41,30 @@ struct Values {
   }
 };
 
+// Computes a value here, not where it is used: so that the register of what it comes from can take what is loaded
+// next, or so that a load is not put off.
+__device__ inline void settle(float& value) {
+  asm volatile("" : "+f"(value));
+}
+
+__device__ inline void settle(double& value) {
+  asm volatile("" : "+d"(value));
+}
+
+template <typename T, int kSize>
+__device__ void settle(Values<T, kSize>& values) {
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    settle(values[i]);
+  }
+}
+
+// Keeps a pointer in a register, rather than what it is computed from.
+template <typename T>
+__device__ void settle(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
+
 // ---- Vectors -------------------------------------------------------------------------------
 
 // Elements as they lie in memory, in whole words: taken apart only where they are used, so that a
@@ -138,6 +162,26 @@ __device__ scalar_t load_element(const scalar_t* from) {
   return reinterpret_cast<const scalar_t&>(word);
 }
 
+// Loads far ahead go to shared memory, where each thread reads no more than it has asked for, so that no thread waits
+// for another; they are waited for in groups, oldest first.
+template <typename scalar_t, int kSize>
+__device__ void load_async(Vector<scalar_t, kSize>* to, const scalar_t* from) {
+  constexpr int kBytes = sizeof(scalar_t) * kSize;
+  static_assert(kBytes == 4 || kBytes == 8);
+  const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(kBytes) : "memory");
+}
+
+__device__ inline void end_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all groups but the last kGroups.
+template <int kGroups>
+__device__ void wait_for_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 // ---- Tensors -------------------------------------------------------------------------------
 
 // A [B, D, T] tensor, or one of states [N, D, W-1]; null if absent or empty. Strides are in elements.
@@ -190,19 +234,21 @@ template <typename scalar_t>
 struct Parameters {
   using acc_t = at::opmath_type<scalar_t>;
   const void* weight;
-  const void* bias;
+  const void* bias; // without one, the weight, so that a load needs no branch
   int64_t weight_channel;
   int64_t weight_tap;
   int64_t bias_channel;
+  bool has_bias;
   bool narrow;
   bool dense; // both contiguous, from a multiple of 16 bytes on
 
   Parameters(const Tensor& weight, const Tensor& bias)
       : weight(weight.const_data_ptr()),
-        bias(bias.defined() ? bias.const_data_ptr() : nullptr),
+        bias((bias.defined() ? bias : weight).const_data_ptr()),
         weight_channel(weight.stride(0)),
         weight_tap(weight.stride(1)),
         bias_channel(bias.defined() ? bias.stride(0) : 0),
+        has_bias(bias.defined()),
         narrow(weight.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value),
         dense(is_dense(weight) && (!bias.defined() || is_dense(bias))) {}
 
@@ -216,7 +262,7 @@ struct Parameters {
   }
 
   __device__ acc_t offset(int64_t d) const {
-    return bias ? get(bias, d * bias_channel) : acc_t(0);
+    return has_bias ? get(bias, d * bias_channel) : acc_t(0);
   }
 
   // All taps of a channel, and its bias.
@@ -225,11 +271,20 @@ struct Parameters {
     with_type([&](auto zero) {
       using param_t = decltype(zero);
       const auto* from = static_cast<const param_t*>(weight) + d * weight_channel;
+      // All loads before the first use.
+      const auto last = load_element(static_cast<const param_t*>(bias) + d * bias_channel);
+      param_t loaded[W];
 #pragma unroll
       for (int k = 0; k < W; ++k) {
-        taps[k] = static_cast<acc_t>(load_element(from + k * weight_tap));
+        loaded[k] = load_element(from + k * weight_tap);
       }
-      offset = bias ? static_cast<acc_t>(load_element(static_cast<const param_t*>(bias) + d * bias_channel)) : acc_t(0);
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        taps[k] = static_cast<acc_t>(loaded[k]);
+      }
+      offset = static_cast<acc_t>(last);
+      settle(offset);
+      offset = has_bias ? offset : acc_t(0);
     });
   }
 
@@ -239,7 +294,7 @@ struct Parameters {
     with_type([&](auto zero) {
       using param_t = decltype(zero);
       native::load_dense<param_t>(static_cast<const param_t*>(weight) + d * W, taps);
-      if (bias) {
+      if (has_bias) {
         native::load_dense<param_t>(static_cast<const param_t*>(bias) + d, offsets);
       } else {
 #pragma unroll
@@ -297,43 +352,76 @@ __device__ inline double multiply_add(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
 
-// z / (1 + exp(-z)) and its derivative, spelled so that infinities and NaN go through as in
+// z / (1 + exp(-z)) and its derivative, without a branch and such that infinities and NaN go through as in
 // torch.nn.functional.silu.
 template <typename scalar_t>
 struct Silu {
   using acc_t = at::opmath_type<scalar_t>;
-  static constexpr float kLog2E = 1.4426950408889634f;
 
-  static __device__ acc_t silu(acc_t z) {
-    if constexpr (sizeof(scalar_t) == 2) {
-      return (0.25f * z) * quarter_reciprocal(z);
-    } else {
-      return z / (acc_t(1) + exp(-z));
+  template <int kSize>
+  static __device__ Values<acc_t, kSize> silu(const Values<acc_t, kSize>& z) {
+    auto y = reciprocals(z);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      y[i] *= acc_t(0.25) * z[i];
     }
+    return y;
   }
 
-  // The derivative of silu.
+  static __device__ acc_t silu(acc_t z) {
+    return silu(Values<acc_t, 1>{{z}})[0];
+  }
+
   static __device__ acc_t slope(acc_t z) {
-    acc_t s;
-    if constexpr (sizeof(scalar_t) == 2) {
-      // Where the reciprocal below 2^-126 becomes 0, the slope is as good as that.
-      float e;
-      asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(z * -kLog2E));
-      asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + e));
-    } else {
-      s = acc_t(1) / (acc_t(1) + exp(-z));
+    return slopes(Values<acc_t, 1>{{z}})[0];
+  }
+
+  // The derivatives of silu.
+  template <int kSize>
+  static __device__ Values<acc_t, kSize> slopes(const Values<acc_t, kSize>& z) {
+    auto s = reciprocals(z);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      s[i] *= acc_t(0.25);
+      s[i] *= multiply_add(z[i], acc_t(1) - s[i], acc_t(1));
     }
-    return s * multiply_add(z, acc_t(1) - s, acc_t(1));
+    return s;
   }
 
  private:
-  // 4 / (1 + exp(-z)) by the approximate instructions, whose error (relatively 2^-18) is far below
-  // half an ulp of float16 and bfloat16. The factor keeps the reciprocal of all finite values of
-  // exp(-z) above the smallest normal number, below which these instructions return 0.
-  static __device__ float quarter_reciprocal(float z) {
-    float e, r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(__fmaf_rn(z, -kLog2E, -2.0f)));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(0.25f + e));
+  // 4 / (1 + exp(-z)). The factor keeps the reciprocals of all finite values of exp(-z) above the smallest normal
+  // number, below which the instruction for them returns 0. In steps, so that the slow instructions of all values are
+  // on their way together.
+  template <int kSize>
+  static __device__ Values<acc_t, kSize> reciprocals(const Values<acc_t, kSize>& z) {
+    Values<acc_t, kSize> e, r;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      if constexpr (sizeof(scalar_t) == 2) {
+        // The error of the approximate instructions (relatively 2^-18) is far below half an ulp of these types.
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e[i]) : "f"(__fmaf_rn(z[i], -1.4426950408889634f, -2.0f)));
+        e[i] += 0.25f;
+      } else {
+        e[i] = multiply_add(exp(-z[i]), acc_t(0.25), acc_t(0.25));
+      }
+    }
+    settle(e);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      if constexpr (sizeof(scalar_t) == 8) {
+        r[i] = 1 / e[i];
+      } else {
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r[i]) : "f"(e[i]));
+      }
+    }
+    settle(r);
+    if constexpr (sizeof(scalar_t) == 4) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        const auto better = multiply_add(r[i], multiply_add(-e[i], r[i], 1.0f), r[i]); // a step of Newton's
+        r[i] = e[i] < std::numeric_limits<float>::infinity() ? better : r[i]; // 0 for infinity, NaN for NaN
+      }
+    }
     return r;
   }
 };
