@@ -1,4 +1,4 @@
-"""`python -m metal_host FILE.metal ...`: type-checks Metal sources at both language levels."""
+"""`python -m metal_host FILE ...`: type-checks Metal sources (.metal, at both language levels) and host code (.mm)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from overlay.errors import OverlayError
 
-from . import checks
+from . import checks, host_code
 
 
 def main(arguments: list[str]) -> int:
@@ -16,7 +16,9 @@ def main(arguments: list[str]) -> int:
         return 2
     paths = [Path(argument).resolve() for argument in arguments]
     errors = [OverlayError(str(path), "there is no such file") for path in paths if not path.is_file()]
-    errors = errors or checks.check_files(paths)
+    if not errors:
+        hosts = [path for path in paths if path.suffix == ".mm"]
+        errors = [*checks.check_files(path for path in paths if path not in hosts), *host_code.check_files(hosts)]
     for error in errors:
         print(error.render(), file=sys.stderr)
     print(f"metal: {len(errors)} errors" if errors else "metal: OK")

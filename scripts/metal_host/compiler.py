@@ -263,6 +263,8 @@ def _error(entries: list[tuple[str, str, str]]) -> OverlayError:
     notes = [_in_metal(note) for _, _, note in entries[1:]]
     if _STRUCT_COPY.search(text) and any("address space" in note for note in notes):
         hint = "a struct outside of thread memory is copied here by `Struct value = ...` alone: take that first"
+    if "for initialization of 'constant " in text:
+        hint = "a constant is given its value by `= Type(...)` here, not `= {...}`"
     if text.startswith("incompatible operand types") and re.search("'(device|constant|threadgroup) ", text):
         hint = "`?:` between address spaces does not work here for bfloat, vectors and structs: `T(value)`, or `if`"
     hint = hint or next((note for note in notes if note.startswith("candidate") and "ignored" in note), "")

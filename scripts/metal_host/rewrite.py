@@ -8,12 +8,13 @@ that what the compiler says about the result holds for the source.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from overlay.errors import OverlayError
 
 from . import rules
 from .attributes import (
+    ADDRESS_SPACES,
     POSITIONS,
     ParameterParser,
     attribute_end,
@@ -21,7 +22,18 @@ from .attributes import (
     parse_attributes,
 )
 from .kernels import MAX_THREADS, Entry, Kernel, Rewritten, Struct
-from .tokens import OPENING, Kind, Token, matching, matching_angle, outermost, text_of, tokenize, untokenize
+from .tokens import (
+    OPENING,
+    Kind,
+    Token,
+    matching,
+    matching_angle,
+    outermost,
+    split_arguments,
+    text_of,
+    tokenize,
+    untokenize,
+)
 
 _STANDARD_ATTRIBUTES = frozenset({"maybe_unused", "nodiscard", "fallthrough", "deprecated", "likely", "unlikely"})
 _CLASS_WORDS = frozenset({"struct", "class", "union"})
@@ -65,15 +77,13 @@ class Rewriter:
 
     def _literals(self) -> None:
         tokens = self._tokens
-        i = 0
+        i = own = 0  # before `own`, strings are the compiler's own, not values
         while i < len(tokens):
             token = tokens[i]
             if token.spelling in ("static_assert", "asm", "_Pragma", "extern") or attribute_end(tokens, i):
-                # Strings that are the compiler's own, not values.
                 bracket = i if token.spelling == "[" else i + 1
-                i = matching(tokens, bracket) + 1 if tokens[bracket].spelling in "([" else i + 2
-                continue
-            if token.kind is Kind.STRING:
+                own = matching(tokens, bracket) if tokens[bracket].spelling in "([" else i + 2
+            if token.kind is Kind.STRING and i >= own:
                 i = self._string(i)
                 continue
             if token.spelling in ("__func__", "__FUNCTION__"):
@@ -231,6 +241,7 @@ class Rewriter:
         if kernel is None:
             self._attributes_outside(start, end)
             self.errors.extend(rules.unqualified_parameters(tokens, bracket + 1, close))
+            self._array_parameters(bracket + 1, close)
             if tokens[bracket - 1].kind is Kind.IDENTIFIER:
                 self.errors.extend(rules.unqualified_parameters(tokens, head, bracket - 1))
         if tokens[end].spelling != "{":
@@ -250,6 +261,17 @@ class Rewriter:
                     tokens[matching(tokens, end)],
                 )
         return end + 1
+
+    def _array_parameters(self, start: int, end: int) -> None:
+        """`constant long sizes[3]` is a pointer; C++ would have the pointer itself in constant memory."""
+        tokens = self._tokens
+        for first, last in split_arguments(tokens, start, end):
+            brackets = [i for i in outermost(tokens, first, last) if tokens[i].spelling in ("[", "*", "&", "=")]
+            spaces = {token.spelling for token in tokens[first:last]} & (ADDRESS_SPACES - {"thread"})
+            if spaces and [tokens[i].spelling for i in brackets] == ["["]:
+                bracket = brackets[0]
+                blank(tokens, bracket, matching(tokens, bracket) + 1)
+                tokens[bracket - 1].text = "*" + tokens[bracket - 1].text
 
     def _kernel(self, start: int, head: int, bracket: int, close: int, is_definition: bool) -> Kernel | None:
         """The kernel declared there, its attributes taken out; None if it is another function."""
@@ -332,61 +354,60 @@ class Rewriter:
                     self._error(tokens[i].place, f"[[{name}]] is not an attribute of an instantiation")
             blank(tokens, i, close)
             i = close
-        bracket = end - 1
-        while bracket > start and not (tokens[bracket].spelling == "(" and matching(tokens, bracket) == end - 1):
-            bracket -= 1
         if not is_kernel:
             if host_name is not None:
                 self._error(tokens[start].place, "[[host_name]] on an instantiation that is not a kernel's")
             return end + 1
-        self._kernel_instantiation(start, bracket, end, host_name)
+        self._kernel_instantiation(start, end, host_name)
         return end + 1
 
-    def _kernel_instantiation(self, start: int, bracket: int, end: int, host_name: str | None) -> None:
-        tokens = self._tokens
-        name_start = bracket - 1
-        while name_start > start and tokens[name_start].spelling != "void":
-            name_start -= 1
-        name_start += 1
-        template = name_start
-        while template < bracket and tokens[template].spelling != "<":
-            template += 1
-        name, place = tokens[template - 1].spelling, tokens[start].place
-        parser = ParameterParser(tokens, lambda error: None)  # its parameters need no attributes
-        given = parser.parse(bracket + 1, end - 1)
-        candidates = [k for k in self._kernels if k.name == name and len(k.parameters) == len(given)]
+    def _kernel_instantiation(self, start: int, end: int, host_name: str | None) -> None:
+        """Of `void f<float>(...)`, or of `decltype(f<float>) f<float>`."""
+        tokens, place = self._tokens, self._tokens[start].place
+        kind = next((i for i in range(start, end) if tokens[i].spelling in ("void", "decltype")), end)
+        by_type = tokens[kind].spelling == "decltype"
+        first = (matching(tokens, kind + 1) if by_type else kind) + 1
+        template = next((i for i in range(first, end) if tokens[i].spelling == "<"), end)
+        last = end if by_type else self._opening(end - 1)
+        name = tokens[template - 1].spelling
+        given = None if by_type else ParameterParser(tokens, lambda error: None).parse(last + 1, end - 1)
+        found = [kernel for kernel in self._kernels if kernel.name == name]
+        candidates = [kernel for kernel in found if given is None or len(kernel.parameters) == len(given)]
         bindings = {tuple(parameter.binding for parameter in kernel.parameters) for kernel in candidates}
-        if len(bindings) != 1:
-            found = [k for k in self._kernels if k.name == name]
-            if not found:
-                rule = f"no kernel template `{name}` is defined above"
-            elif not candidates:
-                rule = f"kernel `{name}` has {len(found[0].parameters)} parameters, but this instantiation {len(given)}"
-            else:
-                rule = f"kernel templates named `{name}` differ in their bindings"
-            self._error(place, rule)
-            return
-        if host_name is None:
+        if not found:
+            self._error(place, f"no kernel template `{name}` is defined above")
+        elif not candidates:
+            counts = f"{len(found[0].parameters)} parameters, but this instantiation {len(given or ())}"
+            self._error(place, f"kernel `{name}` has {counts}")
+        elif len(bindings) > 1:
+            self._error(place, f"kernel templates named `{name}` differ in their bindings")
+        elif host_name is None:
             self._error(
                 place, f"the instantiation of kernel `{name}` has no [[host_name]]", "the host finds it by that"
             )
-            return
-        kernel = candidates[-1]
-        parameters = tuple(
-            type(mine)(mine.declaration, theirs.binding, mine.place, theirs.attribute)
-            for mine, theirs in zip(given, kernel.parameters, strict=True)
-        )
-        function = "&" + text_of(tokens, name_start, bracket)
-        self._add_entry(Entry(host_name, function, parameters, place, kernel.max_threads), tokens[end])
+        else:
+            kernel, function = candidates[-1], text_of(tokens, first, last)
+            parameters = tuple(
+                replace(theirs, declaration=mine.declaration)
+                for mine, theirs in zip(given or kernel.parameters, kernel.parameters, strict=True)
+            )
+            entry = Entry(host_name, f"&{function}", parameters, place, kernel.max_threads)
+            self._add_entry(entry, tokens[end], f"decltype({function})" if by_type else None)
 
-    def _add_entry(self, entry: Entry, after: Token) -> None:
+    def _opening(self, close: int) -> int:
+        """The index of the bracket that the one at `close` closes."""
+        return next(i for i in range(close, -1, -1) if matching(self._tokens, i) == close and i != close)
+
+    def _add_entry(self, entry: Entry, after: Token, kind: str | None = None) -> None:
+        """`kind`: the function's type, if not void of its declared parameters."""
         self._result.entries.append(entry)
         self._serial += 1
         declarations = ", ".join(parameter.declaration for parameter in entry.parameters)
         bindings = "".join(f", ::metal_host::{parameter.binding}" for parameter in entry.parameters)
         # At the kernel's own place, since what is wrong with a parameter's type is found here.
         file, _, line = entry.place.rpartition(":")
-        bound = f"::metal_host::signature<void({declarations})>::bound<{entry.function}{bindings}>"
+        signature = f"::metal_host::signature<{kind or f'void({declarations})'}>"
+        bound = f"{signature}::bound<{entry.function}{bindings}>"
         after.text += (
             f'\n# {line} "{file}"\n'
             f"static const ::metal_host::registration<{bound}> metal_host_kernel_{self._serial}"

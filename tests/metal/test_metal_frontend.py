@@ -133,6 +133,17 @@ GOOD = {
     "  device auto& v = out[0];\n  v.x = 1;\n  auto w = v;\n  out[1] = w;\n}",
     "switch": "kernel void f(device float* out, constant uint& n) {\n"
     "  switch (n) {\n    case 0:\n      out[0] = 1;\n      break;\n    default:\n      out[0] = 2;\n  }\n}",
+    "array parameters": "inline long sum(constant long sizes[3], thread int at[2]) { return sizes[2] + at[1]; }\n"
+    "kernel void f(device float* out, constant long* sizes) {\n  int at[2] = {0, 1};\n  out[0] = sum(sizes, at);\n}",
+    "packed vectors": "kernel void f(device float* out, constant packed_uint3* in) {\n"
+    "  const ulong3 wide = ulong3(in[1]);\n  const uint3 sum = in[0] + in[1];\n  out[0] = wide.z + sum.x;\n}",
+    "literals in an assertion": 'static_assert(1.5h + 0.5h == 2.0h && 1e3 == 1000, "text");\n'
+    "kernel void f(device float* out) { out[0] = 1; }",
+    "constants": "constant constexpr float2 pair = float2(1, 2);\nconstant bfloat limit = bfloat(3);\n"
+    "struct Limits { static constexpr constant half low = -1; };\n"
+    "kernel void f(device float* out) { out[0] = pair.y + limit + Limits::low; }",
+    "instantiation by decltype": "template <typename T> kernel void g(device T* out) { out[0] = T(1); }\n"
+    'template [[host_name("g_half")]] [[kernel]] decltype(g<half>) g<half>;',
     "shift of a template": "template <int n> struct S { float v[n >> 1]; };\n"
     "kernel void f(device float* out) { S<8> s; s.v[3] = 1; out[0] = s.v[3]; }",
     "threadgroup of a template": "template <typename T, uint n> kernel void f(device T* out) {\n"

@@ -2,6 +2,8 @@
 // joins them after they were rewritten.
 #pragma once
 
+#define METAL_FUNC inline __attribute__((__always_inline__))
+
 #define INFINITY (__builtin_inff())
 #define NAN (__builtin_nanf(""))
 #define MAXFLOAT 3.40282346638528859812e+38f

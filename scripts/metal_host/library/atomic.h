@@ -54,9 +54,9 @@ T atomic_update(volatile T* pointer, F f) {
 
 } // namespace detail
 
-#define METAL_HOST_ATOMIC_FETCH(space, name, condition, expression)                       \
-  template <class T, enable_if_t<condition, bool> = true>                                 \
-  T atomic_##name##_explicit(volatile space atomic<T>* object, detail::same_t<T> value, memory_order) { \
+#define METAL_HOST_ATOMIC_FETCH(space, name, condition, expression)                                        \
+  template <class T, enable_if_t<condition, bool> = true>                                                  \
+  T atomic_##name##_explicit(volatile space atomic<T>* object, detail::same_t<T> value, memory_order) {    \
     return detail::atomic_update(detail::plain_pointer(object), [value](T old) { return T(expression); }); \
   }
 

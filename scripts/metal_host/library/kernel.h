@@ -82,7 +82,13 @@ struct buffer {
         "a buffer parameter is a pointer or a reference into device or constant memory: `device T*`, `constant T&`");
     static_assert(!pointee<T>::is_threadgroup, "threadgroup memory is bound by [[threadgroup(n)]], not [[buffer(n)]]");
     using P = typename pointee<T>::type;
-    return {METAL_HOST_BUFFER, index, size_of<P>(), alignment_of<P>(), pointee<T>::is_reference, pointee<T>::is_constant};
+    return {
+        METAL_HOST_BUFFER,
+        index,
+        size_of<P>(),
+        alignment_of<P>(),
+        pointee<T>::is_reference,
+        pointee<T>::is_constant};
   }
   template <class T>
   static T get(const metal_host_group& group, unsigned) {
@@ -107,30 +113,31 @@ struct threadgroup_memory {
 };
 
 template <class T>
-constexpr bool is_coordinate_v = is_same_v<metal::detail::element_t<T>, uint> || is_same_v<metal::detail::element_t<T>, ushort>;
+constexpr bool is_coordinate_v =
+    is_same_v<metal::detail::element_t<T>, uint> || is_same_v<metal::detail::element_t<T>, ushort>;
 
 // Attributes of three coordinates: `value(group, thread, i)` is coordinate i.
-#define METAL_HOST_COORDINATES(name, expression)                                                    \
-  struct name {                                                                                     \
-    template <class T>                                                                              \
-    static constexpr metal_host_argument describe() {                                               \
-      static_assert(is_coordinate_v<T>, "[[" #name "]] is ushort or uint, or a vector of 2 or 3 of these"); \
-      static_assert(metal::detail::element<T>::size <= 3, "[[" #name "]] has at most 3 coordinates"); \
-      return {METAL_HOST_POSITION, 0, 0, 1, false, false};                                          \
-    }                                                                                               \
-    static unsigned value(const metal_host_group& group, unsigned thread_index, int i) {            \
-      return expression;                                                                            \
-    }                                                                                               \
-    template <class T>                                                                              \
-    static T get(const metal_host_group& group, unsigned thread_index) {                            \
-      if constexpr (metal::detail::element<T>::size == 1) {                                         \
-        return T(value(group, thread_index, 0));                                                    \
-      } else if constexpr (metal::detail::element<T>::size == 2) {                                  \
-        return T(value(group, thread_index, 0), value(group, thread_index, 1));                     \
-      } else {                                                                                      \
+#define METAL_HOST_COORDINATES(name, expression)                                                               \
+  struct name {                                                                                                \
+    template <class T>                                                                                         \
+    static constexpr metal_host_argument describe() {                                                          \
+      static_assert(is_coordinate_v<T>, "[[" #name "]] is ushort or uint, or a vector of 2 or 3 of these");    \
+      static_assert(metal::detail::element<T>::size <= 3, "[[" #name "]] has at most 3 coordinates");          \
+      return {METAL_HOST_POSITION, 0, 0, 1, false, false};                                                     \
+    }                                                                                                          \
+    static unsigned value(const metal_host_group& group, unsigned thread_index, int i) {                       \
+      return expression;                                                                                       \
+    }                                                                                                          \
+    template <class T>                                                                                         \
+    static T get(const metal_host_group& group, unsigned thread_index) {                                       \
+      if constexpr (metal::detail::element<T>::size == 1) {                                                    \
+        return T(value(group, thread_index, 0));                                                               \
+      } else if constexpr (metal::detail::element<T>::size == 2) {                                             \
+        return T(value(group, thread_index, 0), value(group, thread_index, 1));                                \
+      } else {                                                                                                 \
         return T(value(group, thread_index, 0), value(group, thread_index, 1), value(group, thread_index, 2)); \
-      }                                                                                             \
-    }                                                                                               \
+      }                                                                                                        \
+    }                                                                                                          \
   };
 
 inline unsigned coordinate(const metal_host_group& group, unsigned thread_index, int i) {
@@ -152,18 +159,18 @@ METAL_HOST_COORDINATES(threadgroups_per_grid, (void(thread_index), group.groups[
 METAL_HOST_COORDINATES(threads_per_grid, (void(thread_index), group.grid[i]))
 #undef METAL_HOST_COORDINATES
 
-#define METAL_HOST_INDEX(name, expression)                                                  \
-  struct name {                                                                             \
-    template <class T>                                                                      \
-    static constexpr metal_host_argument describe() {                                       \
-      static_assert(                                                                        \
+#define METAL_HOST_INDEX(name, expression)                                                                \
+  struct name {                                                                                           \
+    template <class T>                                                                                    \
+    static constexpr metal_host_argument describe() {                                                     \
+      static_assert(                                                                                      \
           is_coordinate_v<T> && metal::detail::element<T>::size == 1, "[[" #name "]] is ushort or uint"); \
-      return {METAL_HOST_POSITION, 0, 0, 1, false, false};                                  \
-    }                                                                                       \
-    template <class T>                                                                      \
-    static T get(const metal_host_group& group, unsigned thread_index) {                    \
-      return T(expression);                                                                 \
-    }                                                                                       \
+      return {METAL_HOST_POSITION, 0, 0, 1, false, false};                                                \
+    }                                                                                                     \
+    template <class T>                                                                                    \
+    static T get(const metal_host_group& group, unsigned thread_index) {                                  \
+      return T(expression);                                                                               \
+    }                                                                                                     \
   };
 
 inline unsigned simdgroups(const unsigned (&threads)[3]) {

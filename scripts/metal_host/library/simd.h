@@ -52,7 +52,8 @@ enum class simd_operation : uint {
 // Types that a simdgroup can exchange: numbers of at most 32 bits, and vectors of these.
 template <class T>
 constexpr bool takes_at_most_32_bits_v =
-    is_arithmetic_v<T> && !is_same_v<element_t<T>, bool> && !is_same_v<element_t<T>, bfloat> && sizeof(element_t<T>) <= 4;
+    is_arithmetic_v<T> && !is_same_v<element_t<T>, bool> && !is_same_v<element_t<T>, bfloat> &&
+    sizeof(element_t<T>) <= 4;
 
 template <class T>
 __attribute__((always_inline)) inline metal_host_lanes exchange(simd_operation operation, const T& value) {
@@ -126,13 +127,13 @@ T multiply(T a, T b) {
 
 } // namespace detail
 
-#define METAL_HOST_SIMD(condition)                                                      \
+#define METAL_HOST_SIMD(condition)                                                                \
   template <class T, enable_if_t<detail::takes_at_most_32_bits_v<T> && (condition), bool> = true> \
   __attribute__((always_inline)) inline T
 
-#define METAL_HOST_SIMD_REDUCTION(name, operation, condition, expression)               \
-  METAL_HOST_SIMD(condition) name(T value) {                                            \
-    return detail::reduce<T>(                                                           \
+#define METAL_HOST_SIMD_REDUCTION(name, operation, condition, expression)                                 \
+  METAL_HOST_SIMD(condition) name(T value) {                                                              \
+    return detail::reduce<T>(                                                                             \
         detail::exchange(detail::simd_operation::operation, value), [](T a, T b) { return expression; }); \
   }
 METAL_HOST_SIMD_REDUCTION(simd_sum, sum, true, detail::add(a, b))
@@ -144,10 +145,10 @@ METAL_HOST_SIMD_REDUCTION(simd_or, bit_or, is_integral_v<T>, a | b)
 METAL_HOST_SIMD_REDUCTION(simd_xor, bit_xor, is_integral_v<T>, a ^ b)
 #undef METAL_HOST_SIMD_REDUCTION
 
-#define METAL_HOST_SIMD_SHUFFLE(name, operation, source)                                \
-  METAL_HOST_SIMD(true) simd_##name(T value, ushort by) {                               \
-    const auto lanes = detail::exchange(detail::simd_operation::operation, value);      \
-    return detail::shuffled<T>(lanes, source);                                          \
+#define METAL_HOST_SIMD_SHUFFLE(name, operation, source)                           \
+  METAL_HOST_SIMD(true) simd_##name(T value, ushort by) {                          \
+    const auto lanes = detail::exchange(detail::simd_operation::operation, value); \
+    return detail::shuffled<T>(lanes, source);                                     \
   }
 METAL_HOST_SIMD_SHUFFLE(shuffle, shuffle, by)
 METAL_HOST_SIMD_SHUFFLE(broadcast, broadcast, by)
@@ -171,13 +172,13 @@ METAL_HOST_SIMD(true) simd_shuffle_and_fill_up(T value, T fill, ushort by) {
   return lanes.lane >= by ? detail::shuffled<T>(lanes, lanes.lane - by) : fill;
 }
 
-#define METAL_HOST_SIMD_PREFIX(name, operation, identity, inclusive, expression)        \
-  METAL_HOST_SIMD(is_scalar_v<T>) simd_##name(T value) {                                \
-    return detail::prefix<T>(                                                           \
-        detail::exchange(detail::simd_operation::operation, value),                     \
-        T(identity),                                                                    \
-        inclusive,                                                                      \
-        [](T a, T b) { return expression; });                                           \
+#define METAL_HOST_SIMD_PREFIX(name, operation, identity, inclusive, expression) \
+  METAL_HOST_SIMD(is_scalar_v<T>) simd_##name(T value) {                         \
+    return detail::prefix<T>(                                                    \
+        detail::exchange(detail::simd_operation::operation, value),              \
+        T(identity),                                                             \
+        inclusive,                                                               \
+        [](T a, T b) { return expression; });                                    \
   }
 METAL_HOST_SIMD_PREFIX(prefix_exclusive_sum, prefix_exclusive_sum, 0, false, detail::add(a, b))
 METAL_HOST_SIMD_PREFIX(prefix_inclusive_sum, prefix_inclusive_sum, 0, true, detail::add(a, b))
@@ -274,34 +275,34 @@ __attribute__((always_inline)) inline simdgroup_matrix<T, columns, rows> make_fi
   return matrix;
 }
 
-#define METAL_HOST_SIMDGROUP_MEMORY(space)                                                            \
-  template <class T>                                                                                  \
-  __attribute__((always_inline)) inline void simdgroup_load(                                          \
-      thread simdgroup_matrix<T, 8, 8>& matrix,                                                       \
-      const space T* from,                                                                            \
-      ulong elements_per_row = 8,                                                                     \
-      ulong2 origin = ulong2(0),                                                                      \
-      bool transpose = false) {                                                                       \
-    const uint lane = detail::exchange(detail::simd_operation::lane, false).lane;                     \
-    const uint row = matrix.row(lane), column = matrix.column(lane);                                  \
-    for (uint i = 0; i < 2; ++i) {                                                                    \
-      matrix.elements[i] = transpose ? T(from[(origin.y + column + i) * elements_per_row + origin.x + row]) \
+#define METAL_HOST_SIMDGROUP_MEMORY(space)                                                                   \
+  template <class T>                                                                                         \
+  __attribute__((always_inline)) inline void simdgroup_load(                                                 \
+      thread simdgroup_matrix<T, 8, 8>& matrix,                                                              \
+      const space T* from,                                                                                   \
+      ulong elements_per_row = 8,                                                                            \
+      ulong2 origin = ulong2(0),                                                                             \
+      bool transpose = false) {                                                                              \
+    const uint lane = detail::exchange(detail::simd_operation::lane, false).lane;                            \
+    const uint row = matrix.row(lane), column = matrix.column(lane);                                         \
+    for (uint i = 0; i < 2; ++i) {                                                                           \
+      matrix.elements[i] = transpose ? T(from[(origin.y + column + i) * elements_per_row + origin.x + row])  \
                                      : T(from[(origin.y + row) * elements_per_row + origin.x + column + i]); \
-    }                                                                                                 \
-  }                                                                                                   \
-  template <class T>                                                                                  \
-  __attribute__((always_inline)) inline void simdgroup_store(                                         \
-      simdgroup_matrix<T, 8, 8> matrix,                                                               \
-      space T* to,                                                                                    \
-      ulong elements_per_row = 8,                                                                     \
-      ulong2 origin = ulong2(0),                                                                      \
-      bool transpose = false) {                                                                       \
-    const uint lane = detail::exchange(detail::simd_operation::lane, false).lane;                     \
-    const uint row = matrix.row(lane), column = matrix.column(lane);                                  \
-    for (uint i = 0; i < 2; ++i) {                                                                    \
-      to[transpose ? (origin.y + column + i) * elements_per_row + origin.x + row                      \
-                   : (origin.y + row) * elements_per_row + origin.x + column + i] = matrix.elements[i]; \
-    }                                                                                                 \
+    }                                                                                                        \
+  }                                                                                                          \
+  template <class T>                                                                                         \
+  __attribute__((always_inline)) inline void simdgroup_store(                                                \
+      simdgroup_matrix<T, 8, 8> matrix,                                                                      \
+      space T* to,                                                                                           \
+      ulong elements_per_row = 8,                                                                            \
+      ulong2 origin = ulong2(0),                                                                             \
+      bool transpose = false) {                                                                              \
+    const uint lane = detail::exchange(detail::simd_operation::lane, false).lane;                            \
+    const uint row = matrix.row(lane), column = matrix.column(lane);                                         \
+    for (uint i = 0; i < 2; ++i) {                                                                           \
+      to[transpose ? (origin.y + column + i) * elements_per_row + origin.x + row                             \
+                   : (origin.y + row) * elements_per_row + origin.x + column + i] = matrix.elements[i];      \
+    }                                                                                                        \
   }
 METAL_HOST_SIMDGROUP_MEMORY(device)
 METAL_HOST_SIMDGROUP_MEMORY(threadgroup)

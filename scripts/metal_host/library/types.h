@@ -186,21 +186,21 @@ struct bfloat {
     return self;
   }
 
-#define METAL_HOST_OPERATOR(op)                                                   \
-  friend constexpr bfloat operator op(bfloat a, bfloat b) {                       \
-    return bfloat(static_cast<float>(a) op static_cast<float>(b));                \
-  }                                                                               \
-  template <class T, metal::enable_if_t<__is_integral(T), bool> = true>           \
-  friend constexpr bfloat operator op(bfloat a, T b) {                            \
-    return a op bfloat(b);                                                        \
-  }                                                                               \
-  template <class T, metal::enable_if_t<__is_integral(T), bool> = true>           \
-  friend constexpr bfloat operator op(T a, bfloat b) {                            \
-    return bfloat(a) op b;                                                        \
-  }                                                                               \
-  template <class Self, class T>                                                  \
-  constexpr Self& operator op##=(this Self& self, T value) {                      \
-    return self = bfloat(static_cast<float>(self) op static_cast<float>(value));  \
+#define METAL_HOST_OPERATOR(op)                                                  \
+  friend constexpr bfloat operator op(bfloat a, bfloat b) {                      \
+    return bfloat(static_cast<float>(a) op static_cast<float>(b));               \
+  }                                                                              \
+  template <class T, metal::enable_if_t<__is_integral(T), bool> = true>          \
+  friend constexpr bfloat operator op(bfloat a, T b) {                           \
+    return a op bfloat(b);                                                       \
+  }                                                                              \
+  template <class T, metal::enable_if_t<__is_integral(T), bool> = true>          \
+  friend constexpr bfloat operator op(T a, bfloat b) {                           \
+    return bfloat(a) op b;                                                       \
+  }                                                                              \
+  template <class Self, class T>                                                 \
+  constexpr Self& operator op##=(this Self& self, T value) {                     \
+    return self = bfloat(static_cast<float>(self) op static_cast<float>(value)); \
   }
   METAL_HOST_OPERATOR(+)
   METAL_HOST_OPERATOR(-)
@@ -296,8 +296,8 @@ constexpr constant bool is_signed_v =
 template <class T>
 constexpr constant bool is_unsigned_v = is_integral_v<T> && !is_signed_v<T>;
 
-#define METAL_HOST_TRAIT(name)                  \
-  template <class T>                            \
+#define METAL_HOST_TRAIT(name) \
+  template <class T>           \
   struct name : integral_constant<bool, name##_v<T>> {};
 METAL_HOST_TRAIT(is_const)
 METAL_HOST_TRAIT(is_void)

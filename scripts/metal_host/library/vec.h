@@ -7,12 +7,13 @@ namespace metal {
 
 namespace detail {
 
+// Whether T is not a vector, but stands for one: a swizzle or a packed vector.
 template <class T>
-struct is_swizzle_type {
+struct stands_for_vector {
   static constexpr bool value = false;
 };
 template <class T>
-constexpr bool is_swizzle_v = is_swizzle_type<value_t<T>>::value;
+constexpr bool stands_for_vector_v = stands_for_vector<value_t<T>>::value;
 
 template <class T>
 constexpr bool is_component_v =
@@ -49,10 +50,10 @@ struct swizzle {
     return self = static_cast<vec<T, sizeof...(index)>>(value);
   }
 
-#define METAL_HOST_OPERATOR(op)                                             \
-  template <class Self>                                                     \
+#define METAL_HOST_OPERATOR(op)                                                     \
+  template <class Self>                                                             \
   constexpr Self& operator op##=(this Self& self, vec<T, sizeof...(index)> value) { \
-    return self = static_cast<vec<T, sizeof...(index)>>(self) op value;      \
+    return self = static_cast<vec<T, sizeof...(index)>>(self) op value;             \
   }
   METAL_HOST_OPERATOR(+)
   METAL_HOST_OPERATOR(-)
@@ -66,7 +67,7 @@ struct swizzle {
 };
 
 template <class T, int size, int... index>
-struct is_swizzle_type<swizzle<T, size, index...>> {
+struct stands_for_vector<swizzle<T, size, index...>> {
   static constexpr bool value = true;
 };
 
@@ -76,10 +77,10 @@ struct element<swizzle<T, of, index...>> {
   static constexpr int size = sizeof...(index);
 };
 
-// The vector that a swizzle stands for; anything else is itself.
+// The vector that something stands for; anything else is itself.
 template <class T>
 constexpr auto plain(const T& value) {
-  if constexpr (is_swizzle_v<T>) {
+  if constexpr (stands_for_vector_v<T>) {
     return vec<element_t<T>, element<value_t<T>>::size>(value);
   } else {
     return static_cast<value_t<T>>(value);
@@ -102,14 +103,16 @@ constexpr auto plain(const T& value) {
 #define METAL_HOST_EACH_4_3(M, a, b, c, d, ...) METAL_HOST_EACH_4_2(M, a, b, c, d, __VA_ARGS__) M(c, 2, __VA_ARGS__)
 #define METAL_HOST_EACH_4_4(M, a, b, c, d, ...) METAL_HOST_EACH_4_3(M, a, b, c, d, __VA_ARGS__) M(d, 3, __VA_ARGS__)
 
-#define METAL_HOST_SWIZZLE_XYZW_1(n, i, size) METAL_HOST_EACH_2_##size(METAL_HOST_SWIZZLE_XYZW_2, x, y, z, w, size, n, i)
+#define METAL_HOST_SWIZZLE_XYZW_1(n, i, size) \
+  METAL_HOST_EACH_2_##size(METAL_HOST_SWIZZLE_XYZW_2, x, y, z, w, size, n, i)
 #define METAL_HOST_SWIZZLE_XYZW_2(n, i, size, n1, i1) \
   detail::swizzle<T, size, i1, i> n1##n;              \
   METAL_HOST_EACH_3_##size(METAL_HOST_SWIZZLE_XYZW_3, x, y, z, w, size, n1##n, i1, i)
 #define METAL_HOST_SWIZZLE_XYZW_3(n, i, size, n2, i1, i2) \
   detail::swizzle<T, size, i1, i2, i> n2##n;              \
   METAL_HOST_EACH_4_##size(METAL_HOST_SWIZZLE_4, x, y, z, w, size, n2##n, i1, i2, i)
-#define METAL_HOST_SWIZZLE_RGBA_1(n, i, size) METAL_HOST_EACH_2_##size(METAL_HOST_SWIZZLE_RGBA_2, r, g, b, a, size, n, i)
+#define METAL_HOST_SWIZZLE_RGBA_1(n, i, size) \
+  METAL_HOST_EACH_2_##size(METAL_HOST_SWIZZLE_RGBA_2, r, g, b, a, size, n, i)
 #define METAL_HOST_SWIZZLE_RGBA_2(n, i, size, n1, i1) \
   detail::swizzle<T, size, i1, i> n1##n;              \
   METAL_HOST_EACH_3_##size(METAL_HOST_SWIZZLE_RGBA_3, r, g, b, a, size, n1##n, i1, i)
@@ -118,103 +121,103 @@ constexpr auto plain(const T& value) {
   METAL_HOST_EACH_4_##size(METAL_HOST_SWIZZLE_4, r, g, b, a, size, n2##n, i1, i2, i)
 #define METAL_HOST_SWIZZLE_4(n, i, size, n3, i1, i2, i3) detail::swizzle<T, size, i1, i2, i3, i> n3##n;
 
-#define METAL_HOST_SWIZZLES(size)                                              \
-  METAL_HOST_EACH_1_##size(METAL_HOST_SWIZZLE_XYZW_1, x, y, z, w, size)        \
+#define METAL_HOST_SWIZZLES(size)                                       \
+  METAL_HOST_EACH_1_##size(METAL_HOST_SWIZZLE_XYZW_1, x, y, z, w, size) \
   METAL_HOST_EACH_1_##size(METAL_HOST_SWIZZLE_RGBA_1, r, g, b, a, size)
 
-#define METAL_HOST_ARITHMETIC(op, assign)                                      \
-  friend constexpr vec operator op(vec left, vec right) {                      \
-    return map2(left, right, [](T a, T b) { return T(a op b); });              \
-  }                                                                            \
-  template <class Self>                                                        \
-  constexpr Self& operator assign(this Self& self, vec value) {                \
-    return self = vec(self) op value;                                          \
+#define METAL_HOST_ARITHMETIC(op, assign)                         \
+  friend constexpr vec operator op(vec left, vec right) {         \
+    return map2(left, right, [](T a, T b) { return T(a op b); }); \
+  }                                                               \
+  template <class Self>                                           \
+  constexpr Self& operator assign(this Self& self, vec value) {   \
+    return self = vec(self) op value;                             \
   }
 
-#define METAL_HOST_COMPARISON(op)                                              \
-  friend constexpr vec<bool, count> operator op(vec left, vec right) {         \
-    return compare(left, right, [](T a, T b) { return a op b; });              \
+#define METAL_HOST_COMPARISON(op)                                      \
+  friend constexpr vec<bool, count> operator op(vec left, vec right) { \
+    return compare(left, right, [](T a, T b) { return a op b; });      \
   }
 
 // What the three classes share.
-#define METAL_HOST_VECTOR(n)                                                                        \
-  static constexpr int count = n;                                                                   \
-  vec() = default;                                                                                  \
-  vec(const vec&) = default;                                                                        \
-  constexpr vec& operator=(const vec&) = default;                                                   \
-                                                                                                    \
-  /* From a scalar, by itself. */                                                                   \
-  template <class A, enable_if_t<detail::is_component_v<A>, bool> = true>                           \
-  constexpr vec(const A& value) : vec(fill{}, T(value)) {}                                          \
-                                                                                                    \
-  /* From the same vector in another address space. */                                              \
-  template <class A, enable_if_t<detail::is_elsewhere_v<A, vec>, bool> = true, class = void>        \
-  constexpr vec(const A& other) : vec(components{}, other) {}                                       \
-                                                                                                    \
-  /* From a vector of other elements, spelled out. */                                               \
-  template <                                                                                        \
-      class A,                                                                                      \
-      enable_if_t<                                                                                  \
-          is_vector_v<A> && detail::element<detail::value_t<A>>::size == n &&                       \
-              !__is_same(detail::element_t<A>, T),                                                  \
-          bool> = true,                                                                             \
-      class = void,                                                                                 \
-      class = void>                                                                                 \
-  constexpr explicit vec(const A& other) : vec(components{}, detail::plain(other)) {}               \
-                                                                                                    \
-  template <class Self>                                                                             \
-  constexpr Self& operator=(this Self& self, vec value) {                                           \
-    self.set(value);                                                                                \
-    return self;                                                                                    \
-  }                                                                                                 \
-                                                                                                    \
-  template <class Self, class Index>                                                                \
-  constexpr auto& operator[](this Self& self, Index index) {                                        \
-    return self.data[index];                                                                        \
-  }                                                                                                 \
-                                                                                                    \
-  METAL_HOST_ARITHMETIC(+, +=)                                                                      \
-  METAL_HOST_ARITHMETIC(-, -=)                                                                      \
-  METAL_HOST_ARITHMETIC(*, *=)                                                                      \
-  METAL_HOST_ARITHMETIC(/, /=)                                                                      \
-  METAL_HOST_ARITHMETIC(%, %=)                                                                      \
-  METAL_HOST_ARITHMETIC(&, &=)                                                                      \
-  METAL_HOST_ARITHMETIC(|, |=)                                                                      \
-  METAL_HOST_ARITHMETIC(^, ^=)                                                                      \
-  METAL_HOST_ARITHMETIC(<<, <<=)                                                                    \
-  METAL_HOST_ARITHMETIC(>>, >>=)                                                                    \
-  METAL_HOST_COMPARISON(==)                                                                         \
-  METAL_HOST_COMPARISON(!=)                                                                         \
-  METAL_HOST_COMPARISON(<)                                                                          \
-  METAL_HOST_COMPARISON(<=)                                                                         \
-  METAL_HOST_COMPARISON(>)                                                                          \
-  METAL_HOST_COMPARISON(>=)                                                                         \
-  METAL_HOST_COMPARISON(&&)                                                                         \
-  METAL_HOST_COMPARISON(||)                                                                         \
-                                                                                                    \
-  friend constexpr vec operator+(vec value) {                                                       \
-    return value;                                                                                   \
-  }                                                                                                 \
-  friend constexpr vec operator-(vec value) {                                                       \
-    return map1(value, [](T a) { return T(-a); });                                                  \
-  }                                                                                                 \
-  friend constexpr vec operator~(vec value) {                                                       \
-    return map1(value, [](T a) { return T(~a); });                                                  \
-  }                                                                                                 \
-  friend constexpr vec<bool, n> operator!(vec value) {                                              \
-    return compare(value, value, [](T a, T) { return !a; });                                        \
-  }                                                                                                 \
-  template <class Self>                                                                             \
-  constexpr Self& operator++(this Self& self) {                                                     \
-    return self += T(1);                                                                            \
-  }                                                                                                 \
-  template <class Self>                                                                             \
-  constexpr Self& operator--(this Self& self) {                                                     \
-    return self -= T(1);                                                                            \
-  }                                                                                                 \
-                                                                                                    \
- private:                                                                                           \
-  struct fill {};                                                                                   \
+#define METAL_HOST_VECTOR(n)                                                                 \
+  static constexpr int count = n;                                                            \
+  vec() = default;                                                                           \
+  vec(const vec&) = default;                                                                 \
+  constexpr vec& operator=(const vec&) = default;                                            \
+                                                                                             \
+  /* From a scalar, by itself. */                                                            \
+  template <class A, enable_if_t<detail::is_component_v<A>, bool> = true>                    \
+  constexpr vec(const A& value) : vec(fill{}, T(value)) {}                                   \
+                                                                                             \
+  /* From the same vector in another address space. */                                       \
+  template <class A, enable_if_t<detail::is_elsewhere_v<A, vec>, bool> = true, class = void> \
+  constexpr vec(const A& other) : vec(components{}, other) {}                                \
+                                                                                             \
+  /* From a vector of other elements, spelled out. */                                        \
+  template <                                                                                 \
+      class A,                                                                               \
+      enable_if_t<                                                                           \
+          is_vector_v<A> && detail::element<detail::value_t<A>>::size == n &&                \
+              !__is_same(detail::element_t<A>, T),                                           \
+          bool> = true,                                                                      \
+      class = void,                                                                          \
+      class = void>                                                                          \
+  constexpr explicit vec(const A& other) : vec(components{}, detail::plain(other)) {}        \
+                                                                                             \
+  template <class Self>                                                                      \
+  constexpr Self& operator=(this Self& self, vec value) {                                    \
+    self.set(value);                                                                         \
+    return self;                                                                             \
+  }                                                                                          \
+                                                                                             \
+  template <class Self, class Index>                                                         \
+  constexpr auto& operator[](this Self& self, Index index) {                                 \
+    return self.data[index];                                                                 \
+  }                                                                                          \
+                                                                                             \
+  METAL_HOST_ARITHMETIC(+, +=)                                                               \
+  METAL_HOST_ARITHMETIC(-, -=)                                                               \
+  METAL_HOST_ARITHMETIC(*, *=)                                                               \
+  METAL_HOST_ARITHMETIC(/, /=)                                                               \
+  METAL_HOST_ARITHMETIC(%, %=)                                                               \
+  METAL_HOST_ARITHMETIC(&, &=)                                                               \
+  METAL_HOST_ARITHMETIC(|, |=)                                                               \
+  METAL_HOST_ARITHMETIC(^, ^=)                                                               \
+  METAL_HOST_ARITHMETIC(<<, <<=)                                                             \
+  METAL_HOST_ARITHMETIC(>>, >>=)                                                             \
+  METAL_HOST_COMPARISON(==)                                                                  \
+  METAL_HOST_COMPARISON(!=)                                                                  \
+  METAL_HOST_COMPARISON(<)                                                                   \
+  METAL_HOST_COMPARISON(<=)                                                                  \
+  METAL_HOST_COMPARISON(>)                                                                   \
+  METAL_HOST_COMPARISON(>=)                                                                  \
+  METAL_HOST_COMPARISON(&&)                                                                  \
+  METAL_HOST_COMPARISON(||)                                                                  \
+                                                                                             \
+  friend constexpr vec operator+(vec value) {                                                \
+    return value;                                                                            \
+  }                                                                                          \
+  friend constexpr vec operator-(vec value) {                                                \
+    return map1(value, [](T a) { return T(-a); });                                           \
+  }                                                                                          \
+  friend constexpr vec operator~(vec value) {                                                \
+    return map1(value, [](T a) { return T(~a); });                                           \
+  }                                                                                          \
+  friend constexpr vec<bool, n> operator!(vec value) {                                       \
+    return compare(value, value, [](T a, T) { return !a; });                                 \
+  }                                                                                          \
+  template <class Self>                                                                      \
+  constexpr Self& operator++(this Self& self) {                                              \
+    return self += T(1);                                                                     \
+  }                                                                                          \
+  template <class Self>                                                                      \
+  constexpr Self& operator--(this Self& self) {                                              \
+    return self -= T(1);                                                                     \
+  }                                                                                          \
+                                                                                             \
+ private:                                                                                    \
+  struct fill {};                                                                            \
   struct components {};
 
 template <class T>
@@ -379,11 +382,14 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
 #undef METAL_HOST_ARITHMETIC
 #undef METAL_HOST_COMPARISON
 
-// Operators that have a swizzle on a side; those of whole vectors are their friends.
-#define METAL_HOST_OPERATOR(op)                                                                         \
-  template <class A, class B, enable_if_t<detail::is_swizzle_v<A> || detail::is_swizzle_v<B>, bool> = true> \
-  constexpr auto operator op(const A& a, const B& b) {                                                  \
-    return detail::plain(a) op detail::plain(b);                                                        \
+// Operators that have something on a side that stands for a vector; those of vectors are their friends.
+#define METAL_HOST_OPERATOR(op)                                                                   \
+  template <                                                                                      \
+      class A,                                                                                    \
+      class B,                                                                                    \
+      enable_if_t<detail::stands_for_vector_v<A> || detail::stands_for_vector_v<B>, bool> = true> \
+  constexpr auto operator op(const A& a, const B& b) {                                            \
+    return detail::plain(a) op detail::plain(b);                                                  \
   }
 METAL_HOST_OPERATOR(+)
 METAL_HOST_OPERATOR(-)
@@ -419,6 +425,24 @@ using ::metal::operator>=;
 } // namespace detail
 
 // ---- Packed vectors: storage without padding -----------------------------------------------
+
+template <class T, int n>
+struct packed_vec;
+
+namespace detail {
+
+template <class T, int n>
+struct stands_for_vector<packed_vec<T, n>> {
+  static constexpr bool value = true;
+};
+
+template <class T, int n>
+struct element<packed_vec<T, n>> {
+  using type = T;
+  static constexpr int size = n;
+};
+
+} // namespace detail
 
 template <class T, int n>
 struct packed_vec {
@@ -486,20 +510,20 @@ struct array {
 
 } // namespace metal
 
-#define METAL_HOST_VECTOR_NAMES(T, name)                 \
-  using name##2 = metal::vec<T, 2>;                      \
-  using name##3 = metal::vec<T, 3>;                      \
-  using name##4 = metal::vec<T, 4>;                      \
-  namespace metal {                                      \
-  using ::name##2;                                       \
-  using ::name##3;                                       \
-  using ::name##4;                                       \
-  using packed_##name##2 = packed_vec<T, 2>;             \
-  using packed_##name##3 = packed_vec<T, 3>;             \
-  using packed_##name##4 = packed_vec<T, 4>;             \
-  }                                                      \
-  using metal::packed_##name##2;                         \
-  using metal::packed_##name##3;                         \
+#define METAL_HOST_VECTOR_NAMES(T, name)     \
+  using name##2 = metal::vec<T, 2>;          \
+  using name##3 = metal::vec<T, 3>;          \
+  using name##4 = metal::vec<T, 4>;          \
+  namespace metal {                          \
+  using ::name##2;                           \
+  using ::name##3;                           \
+  using ::name##4;                           \
+  using packed_##name##2 = packed_vec<T, 2>; \
+  using packed_##name##3 = packed_vec<T, 3>; \
+  using packed_##name##4 = packed_vec<T, 4>; \
+  }                                          \
+  using metal::packed_##name##2;             \
+  using metal::packed_##name##3;             \
   using metal::packed_##name##4;
 METAL_HOST_VECTOR_NAMES(bool, bool)
 METAL_HOST_VECTOR_NAMES(char, char)

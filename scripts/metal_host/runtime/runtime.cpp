@@ -92,7 +92,8 @@ int metal_host_run(const metal_host_dispatch* dispatch, char* message, size_t me
   }
   Shared shared{*dispatch};
   for (int i = 0; i < 3; ++i) {
-    shared.groups[i] = static_cast<uint32_t>((uint64_t{dispatch->grid[i]} + dispatch->group[i] - 1) / dispatch->group[i]);
+    const auto group = dispatch->group[i];
+    shared.groups[i] = static_cast<uint32_t>((uint64_t{dispatch->grid[i]} + group - 1) / group);
   }
   for (uint32_t i = 0; i < dispatch->buffer_count; ++i) {
     const auto& buffer = dispatch->buffers[i];

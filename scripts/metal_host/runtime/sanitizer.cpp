@@ -92,6 +92,7 @@ struct TypeMismatch {
   uint8_t kind;
 };
 void __ubsan_handle_type_mismatch_v1(const TypeMismatch* data, uintptr_t pointer) {
-  undefined(&data->place, pointer == 0 ? "access through a null pointer: a buffer is not bound" : "a misaligned access");
+  const bool null = pointer == 0;
+  undefined(&data->place, null ? "access through a null pointer: a buffer is not bound" : "a misaligned access");
 }
 }
