@@ -17,7 +17,7 @@ OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
 BUILT_BY = $(if $(CHROOT),--chroot "$(CHROOT)") $(if $(FOR),--python "$(FOR)")
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps package chroot chroot-shell chroot-remove test test-full lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps package chroot chroot-shell chroot-remove test test-full test-gpu lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"
@@ -36,8 +36,8 @@ demo: $(READY) ## build the operators, check and time them              [TORCH=]
 wheel-mode: $(READY) ## build them for `import torch_overlay`                 [TORCH=] [FOR=another python]
 	@$(OVERLAY) wheel-mode --python "$(or $(FOR),$(VENV_PYTHON))"
 
-bench: $(READY) ## compare an operator with its PyTorch equivalent      [OP=] [DEVICE=]
-	@$(VENV_PYTHON) benchmarks/$(OP).py --device $(DEVICE)
+bench: $(READY) ## compare an operator with its PyTorch equivalent      [OP=] [DEVICE=] [ARGS=]
+	@$(VENV_PYTHON) benchmarks/$(OP).py --device $(DEVICE) $(ARGS)
 
 ##@ With a PyTorch tree
 fetch: $(READY) ## bring a tree to build/trees/      VERSION= [SOURCE=wheel|debian|git] [PLATFORM=]
@@ -81,6 +81,9 @@ test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most  
 
 test-full: ## gradients checked in full, outputs beyond 2^31 elements, all of Metal under sanitizers
 	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 PYTORCH_TEST_WITH_SLOW=1 METAL_TEST_FULL=1 $(MAKE) --no-print-directory test
+
+test-gpu: wheel-mode ## tests that need an NVIDIA GPU, and those of all operators on it   [PYTEST_ARGS=]
+	@PYTORCH_TESTING_DEVICE_ONLY_FOR=cuda $(VENV_PYTHON) -m pytest -p torch_overlay tests/gpu tests/operators/test_opinfo.py $(PYTEST_ARGS)
 
 lint: $(READY) ## ruff over the Python, the patch files' own rules, Metal kernels type-checked
 	@$(VENV_PYTHON) -m ruff check

@@ -1,11 +1,14 @@
 """causal_conv1d against F.pad + F.conv1d + F.silu: time as ratios in one run, and extra memory.
 
     make bench OP=causal_conv1d DEVICE=cpu
+
+With DEVICE=cuda it is another comparison: see causal_conv1d_gpu.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -134,4 +137,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:3] == ["--device", "cuda"]:
+        import causal_conv1d_gpu
+
+        causal_conv1d_gpu.main(sys.argv[3:])
+    else:
+        main()

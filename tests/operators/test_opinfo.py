@@ -189,7 +189,7 @@ class TestOpInfo(TestCase):
             self.assertEqual(program.module()(sample.input, *sample.args, **sample.kwargs), call(op, sample))
 
 
-instantiate_device_type_tests(TestOpInfo, globals(), only_for="cpu")
+instantiate_device_type_tests(TestOpInfo, globals(), only_for=("cpu", "cuda"))
 
 if __name__ == "__main__":
     run_tests()

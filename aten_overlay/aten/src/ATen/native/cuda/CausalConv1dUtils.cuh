@@ -501,31 +501,19 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Up to this W there are kernels for each one.
-constexpr int64_t kMaxWidth = 8;
+// Up to this W there are kernels for each one. A compilation that is only a test takes fewer.
+#ifndef CAUSAL_CONV1D_MAX_WIDTH
+#define CAUSAL_CONV1D_MAX_WIDTH 8
+#endif
+constexpr int kMaxWidth = CAUSAL_CONV1D_MAX_WIDTH;
 
-// Calls f with W, from 1 to kMaxWidth, as a compile-time constant.
-template <typename F>
+// Calls f with the width, from 1 to kMaxWidth, as a compile-time constant.
+template <int W = 1, typename F>
 void with_width(int64_t width, const F& f) {
-  switch (width) {
-    case 1:
-      return f(std::integral_constant<int, 1>());
-    case 2:
-      return f(std::integral_constant<int, 2>());
-    case 3:
-      return f(std::integral_constant<int, 3>());
-    case 4:
-      return f(std::integral_constant<int, 4>());
-    case 5:
-      return f(std::integral_constant<int, 5>());
-    case 6:
-      return f(std::integral_constant<int, 6>());
-    case 7:
-      return f(std::integral_constant<int, 7>());
-    case 8:
-      return f(std::integral_constant<int, 8>());
-    default:
-      TORCH_INTERNAL_ASSERT(false, "W = ", width);
+  if (width == W) {
+    f(std::integral_constant<int, W>());
+  } else if constexpr (W < kMaxWidth) {
+    with_width<W + 1>(width, f);
   }
 }
 
