@@ -413,6 +413,15 @@ def test_reductions(reductions, group, schedule):
         np.testing.assert_array_equal(out[:, 0].numpy().astype(wide.dtype), expected, err_msg=f"{name} {group}")
 
 
+def test_reductions_have_no_races(reductions):
+    for name in dir(reductions):
+        x = values(torch.int32, (96,), 0).to(DTYPES[name.split("_")[2]])
+        out = torch.zeros(96, dtype=torch.int64)
+        with metal_host.options(sanitize=True, schedule="simdgroup-reverse"):
+            if name not in ("tg_sum_long", "tg_prod_int"):  # sums of garbage, and products, that overflow
+                getattr(reductions, name)(out, x, threads=96, group_size=96)
+
+
 def test_what_an_inactive_lane_gives_shows(reductions, tree_2_13_0):
     """c10/metal's 64-bit sum reads lanes that are not there: 0 in practice, but undefined, and so not 0 here. Its
     minimum did so too in 2.13.0."""

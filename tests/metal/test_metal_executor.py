@@ -543,6 +543,69 @@ def test_sanitized_after_a_wait():
                 library.f(torch.zeros(64), threads=64, group_size=64)
 
 
+RACES = {
+    # what comes between writing one's own element and reading another's -> what is said of it, if anything
+    "": r"s byte \d+ of threadgroup variable 0, which thread \(\d+, 0, 0\) touched too since the last barrier",
+    "threadgroup_barrier(mem_flags::mem_threadgroup);": None,
+    "threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);": None,
+    "threadgroup_barrier(mem_flags::mem_device);": "touched too since the last barrier that orders threadgroup memory",
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("barrier", RACES)
+def test_races_in_threadgroup_memory(barrier, schedule):
+    """In every schedule, whichever way the values go."""
+    with metal_host.options(sanitize=True, schedule=schedule):
+        library = build(f"""
+            kernel void f(device uint* out, uint t [[thread_index_in_threadgroup]]) {{
+              threadgroup uint row[64];
+              row[t] = t;
+              {barrier}
+              out[t] = row[t ^ 1];
+            }}
+        """)
+        out = torch.zeros(64, dtype=torch.int32)
+        if RACES[barrier] is None:
+            library.f(out, threads=64, group_size=64)
+            assert torch.equal(out, torch.arange(64, dtype=torch.int32) ^ 1)
+        else:
+            with pytest.raises(RuntimeError, match=RACES[barrier]):
+                library.f(out, threads=64, group_size=64)
+
+
+@pytest.mark.parametrize(
+    ("body", "races"),
+    [
+        ("row[0] = t;", True),  # all of them
+        ("if (t == 0) { row[0] = 1; }", False),
+        ("row[t] = 1; row[t] = row[t] + 1;", False),
+        ("const uint x = row[5]; if (t == 7) { row[5] = x; }", True),  # read by others, then written
+        ("const uint x = row[t / 32]; simd_sum(x); if (t % 32 == 3) { row[t / 32] = x; }", False),
+        ("const uint x = row[0]; simd_sum(x); if (t == 3) { row[0] = x; }", True),  # another simdgroup has read it
+        ("const uint x = row[5]; threadgroup_barrier(mem_flags::mem_threadgroup); if (t == 7) { row[5] = x; }", False),
+        ("row[t] = t; simdgroup_barrier(mem_flags::mem_threadgroup); out[t] = row[t ^ 1];", False),
+        ("row[t] = t; simdgroup_barrier(mem_flags::mem_threadgroup); out[t] = row[t ^ 32];", True),
+    ],
+)
+def test_what_is_a_race(body, races):
+    with metal_host.options(sanitize=True):
+        library = build(f"""
+            kernel void f(device uint* out, uint t [[thread_index_in_threadgroup]]) {{
+              threadgroup uint row[64];
+              {body}
+              out[t] = 0;
+            }}
+        """)
+        for schedule in SCHEDULES:
+            with metal_host.options(schedule=schedule):
+                if races:
+                    with pytest.raises(RuntimeError, match="touched too"):
+                        library.f(torch.zeros(128, dtype=torch.int32), threads=128, group_size=64)
+                else:
+                    library.f(torch.zeros(128, dtype=torch.int32), threads=128, group_size=64)
+
+
 def test_a_crash_is_an_error():
     library = build("""
         kernel void wild(device float* out, uint i [[thread_position_in_grid]]) {

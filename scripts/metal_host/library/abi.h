@@ -66,7 +66,7 @@ struct metal_host_lanes {
 extern "C" {
 #endif
 
-METAL_HOST_RENDEZVOUS void metal_host_barrier(void);
+METAL_HOST_RENDEZVOUS void metal_host_barrier(unsigned mem_flags);
 METAL_HOST_RENDEZVOUS struct metal_host_lanes metal_host_exchange(const void* value, unsigned size, unsigned operation);
 void* metal_host_threadgroup_variable(const void* key, unsigned long size, unsigned long alignment);
 

@@ -14,8 +14,8 @@ constexpr mem_flags operator|(mem_flags a, mem_flags b) {
   return mem_flags(int(a) | int(b));
 }
 
-__attribute__((always_inline)) inline void threadgroup_barrier(mem_flags) {
-  metal_host_barrier();
+__attribute__((always_inline)) inline void threadgroup_barrier(mem_flags flags) {
+  metal_host_barrier(static_cast<uint>(flags));
 }
 
 namespace detail {

@@ -12,11 +12,10 @@ namespace {
 
 constexpr unsigned char kPattern = 0xaa; // a NaN that is not quiet in no type, and a large index
 constexpr size_t kGap = 256; // what overruns one variable does not reach the next
-constexpr size_t kCapacity = 4 * kThreadgroupMemory;
 
 } // namespace
 
-ThreadgroupMemory::ThreadgroupMemory() : memory_(static_cast<char*>(std::aligned_alloc(256, kCapacity))) {}
+ThreadgroupMemory::ThreadgroupMemory() : memory_(static_cast<char*>(std::aligned_alloc(256, kThreadgroupCapacity))) {}
 
 ThreadgroupMemory::~ThreadgroupMemory() {
   std::free(memory_);
@@ -55,7 +54,7 @@ void* ThreadgroupMemory::variable(const void* key, size_t size, size_t alignment
 
 char* ThreadgroupMemory::allocate(size_t size, size_t alignment, std::string name) {
   const auto start = (reserved_ + alignment - 1) / alignment * alignment;
-  if (used_ + size > kThreadgroupMemory || start + size + kGap > kCapacity) {
+  if (used_ + size > kThreadgroupMemory || start + size + kGap > kThreadgroupCapacity) {
     return nullptr;
   }
   used_ += size;

@@ -11,6 +11,7 @@
 namespace metal_host {
 
 constexpr size_t kThreadgroupMemory = 32 << 10; // as on every Apple GPU
+constexpr size_t kThreadgroupCapacity = 4 * kThreadgroupMemory; // with the gaps between
 
 struct Region {
   const char* begin;
@@ -42,6 +43,9 @@ class ThreadgroupMemory {
   }
   const std::vector<Region>& regions() const {
     return regions_;
+  }
+  size_t offset_of(const char* address) const {
+    return static_cast<size_t>(address - memory_);
   }
 
  private:

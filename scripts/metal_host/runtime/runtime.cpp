@@ -140,8 +140,8 @@ void metal_host_read_counters(metal_host_counters* counters) {
 
 // ---- What kernels call ---------------------------------------------------------------------
 
-void metal_host_barrier() {
-  Worker::current()->wait_at_barrier(__builtin_return_address(0));
+void metal_host_barrier(unsigned mem_flags) {
+  Worker::current()->wait_at_barrier(mem_flags, __builtin_return_address(0));
 }
 
 metal_host_lanes metal_host_exchange(const void* value, unsigned size, unsigned operation) {

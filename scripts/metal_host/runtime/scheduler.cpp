@@ -8,6 +8,12 @@
 
 namespace metal_host {
 
+namespace {
+
+constexpr uint32_t kMemThreadgroup = 2; // of metal::mem_flags
+
+} // namespace
+
 std::atomic<uint64_t> barrier_count{0}, simd_operation_count{0}, group_count{0};
 
 void Shared::fail(const std::string& text) {
@@ -61,6 +67,8 @@ bool Worker::run_group(uint64_t index) {
   group_.buffers = shared_->pointers.data();
   group_.threadgroup_memory = threadgroup_memory_.arguments();
   thread_count_ = group_.threads[0] * group_.threads[1] * group_.threads[2];
+  simdgroups_.resize(std::max<size_t>(simdgroups_.size(), (thread_count_ + kSimdgroupSize - 1) / kSimdgroupSize));
+  ++barriers_;
   any_waits_ = false;
   waiting_.clear();
   fibers_used_ = 0;
@@ -123,6 +131,7 @@ bool Worker::resolve(uint32_t simdgroup) {
     return false;
   }
   ++simd_operation_count;
+  ++simdgroups_[simdgroup].operations;
   const auto* const site = first->site;
   const auto operation = first->operation;
   uint32_t active = 0;
@@ -168,6 +177,7 @@ bool Worker::barrier() {
     return false;
   }
   ++barrier_count;
+  barriers_ += (first->mem_flags & kMemThreadgroup) != 0;
   for_each_simdgroup([&](uint32_t simdgroup) {
     if (!failed_) {
       resume_from_barrier(simdgroup);
@@ -208,7 +218,6 @@ void Worker::for_each_lane(uint32_t simdgroup, const F& f) {
 template <typename F>
 void Worker::for_each_simdgroup(const F& f) {
   const auto count = (thread_count_ + kSimdgroupSize - 1) / kSimdgroupSize;
-  simdgroups_.resize(std::max<size_t>(simdgroups_.size(), count));
   for (uint32_t i = 0; i < count; ++i) {
     f(reverse_ ? count - 1 - i : i);
   }
@@ -253,7 +262,8 @@ void Worker::suspend(State state, const void* site) {
   metal_host_switch(&fiber->saved, scheduler_);
 }
 
-void Worker::wait_at_barrier(const void* site) {
+void Worker::wait_at_barrier(uint32_t mem_flags, const void* site) {
+  fiber_->mem_flags = mem_flags;
   suspend(State::kAtBarrier, site);
 }
 
@@ -285,12 +295,15 @@ void Worker::record_failure(const std::string& thread, const std::string& what) 
   failed_ = true;
 }
 
-void Worker::fail(const std::string& what) {
+std::string Worker::name_of(uint32_t thread) const {
   std::ostringstream name;
-  const auto thread = current_thread();
   const auto x = group_.threads[0], y = group_.threads[1];
   name << "thread (" << thread % x << ", " << thread / x % y << ", " << thread / (x * y) << ")";
-  record_failure(name.str(), what);
+  return name.str();
+}
+
+void Worker::fail(const std::string& what) {
+  record_failure(name_of(current_thread()), what);
   metal_host_switch(&fiber_->saved, scheduler_); // never to be resumed
   __builtin_unreachable();
 }
@@ -316,6 +329,26 @@ bool Worker::is_own(const char* address, size_t size) const {
       holds(group_.threadgroup_memory, shared_->dispatch.threadgroup_count * sizeof(void*));
 }
 
+void Worker::check_race(const char* address, size_t size, bool write) {
+  if (races_ == nullptr) {
+    races_ = std::make_unique<RaceDetector>(kThreadgroupCapacity);
+  }
+  const auto thread = current_thread();
+  const auto simdgroup = thread / kSimdgroupSize;
+  const auto other = races_->access(
+      threadgroup_memory_.offset_of(address), size, write, {thread, barriers_, simdgroups_[simdgroup].operations});
+  if (!other) {
+    return;
+  }
+  const auto& regions = threadgroup_memory_.regions();
+  const auto region = std::find_if(
+      regions.begin(), regions.end(), [&](const Region& region) { return region.holds(address, size); });
+  std::ostringstream text;
+  text << (write ? "writes" : "reads") << " byte " << address - region->begin << " of " << region->name << ", which "
+       << name_of(*other) << " touched too since the last barrier that orders threadgroup memory";
+  fail(text.str());
+}
+
 void Worker::check_access(const char* address, size_t size, bool write) {
   if (fiber_->stack.holds(address, size)) {
     return;
@@ -325,8 +358,11 @@ void Worker::check_access(const char* address, size_t size, bool write) {
       return region.holds(address, size) && (region.writable || !write);
     });
   };
-  if (allowed(shared_->buffers) || allowed(threadgroup_memory_.regions()) || allowed(image_regions()) ||
-      is_own(address, size)) {
+  if (allowed(threadgroup_memory_.regions())) {
+    check_race(address, size, write);
+    return;
+  }
+  if (allowed(shared_->buffers) || allowed(image_regions()) || is_own(address, size)) {
     return;
   }
   // Near which of them?

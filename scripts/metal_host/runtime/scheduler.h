@@ -3,6 +3,7 @@
 
 #include "fiber.h"
 #include "memory.h"
+#include "races.h"
 #include "runtime.h"
 
 #include <atomic>
@@ -41,7 +42,7 @@ class Worker {
   void run(Shared& shared);
 
   // From a kernel's thread.
-  void wait_at_barrier(const void* site);
+  void wait_at_barrier(uint32_t mem_flags, const void* site);
   metal_host_lanes exchange(const void* value, uint32_t size, uint32_t operation, const void* site);
   void* threadgroup_variable(const void* key, size_t size, size_t alignment);
   void check_access(const char* address, size_t size, bool write);
@@ -67,11 +68,13 @@ class Worker {
     uint32_t operation = 0;
     uint32_t size = 0;
     uint32_t active = 0;
+    uint32_t mem_flags = 0;
     alignas(16) char value[16];
   };
 
   struct Simdgroup {
     alignas(16) char values[kSimdgroupSize][16];
+    uint32_t operations = 0;
   };
 
   bool run_group(uint64_t index);
@@ -89,6 +92,8 @@ class Worker {
   void for_each_simdgroup(const F& f);
   Fiber& spare_fiber();
   void record_failure(const std::string& thread, const std::string& what);
+  void check_race(const char* address, size_t size, bool write);
+  std::string name_of(uint32_t thread) const;
   bool is_own(const char* address, size_t size) const;
 
   Shared* shared_ = nullptr;
@@ -107,6 +112,8 @@ class Worker {
   std::vector<Fiber*> waiting_; // by thread index, once one waits; null: not started, or done
   std::vector<Simdgroup> simdgroups_;
   ThreadgroupMemory threadgroup_memory_;
+  uint32_t barriers_ = 0; // since the worker began, and one for each group
+  std::unique_ptr<RaceDetector> races_; // where loads and stores are checked
 };
 
 extern std::atomic<uint64_t> barrier_count, simd_operation_count, group_count;

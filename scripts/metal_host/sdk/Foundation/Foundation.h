@@ -19,7 +19,6 @@ typedef unsigned long NSUInteger;
 - (oneway void)release;
 - (instancetype)autorelease;
 - (NSUInteger)retainCount;
-- (Class)class;
 @end
 
 @protocol NSCopying
@@ -27,7 +26,6 @@ typedef unsigned long NSUInteger;
 
 __attribute__((objc_root_class)) @interface NSObject <NSObject> {
   Class isa;
-  NSUInteger _retains;
 }
 + (instancetype)alloc;
 + (instancetype)new;
@@ -35,12 +33,13 @@ __attribute__((objc_root_class)) @interface NSObject <NSObject> {
 - (void)dealloc;
 @end
 
-@interface NSAutoreleasePool : NSObject
+@interface NSAutoreleasePool : NSObject {
+  NSUInteger _begin;
+}
 - (void)drain;
 @end
 
 @interface NSString : NSObject <NSCopying>
-+ (instancetype)stringWithUTF8String:(const char*)text;
 @property(readonly) const char* UTF8String;
 @property(readonly) NSUInteger length;
 @end
