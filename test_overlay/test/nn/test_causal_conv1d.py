@@ -572,6 +572,23 @@ class TestCausalConv1d(TestCase):
         nested = torch.vmap(torch.vmap(F.causal_conv1d), in_dims=(0, None))(x, weight)
         expected = [[F.causal_conv1d(x[i, j], weight[j]) for j in range(3)] for i in range(2)]
         self.assertEqual(nested, torch.stack([torch.stack(row) for row in expected]), rtol=0, atol=0)
+        # None of its arguments is mapped at the inner level.
+        inner = torch.vmap(lambda _, x: F.causal_conv1d(x, weight[0]), in_dims=(0, None))
+        outer = torch.vmap(inner)(torch.ones(2, 3), x[:, 0])
+        self.assertEqual(outer, torch.stack([F.causal_conv1d(x[i, 0], weight[0]).expand(3, -1, -1, -1) for i in (0, 1)]))
+
+    @dtypes(torch.float32)
+    def test_vmap_over_no_example(self, device, dtype):
+        x, weight, shared = (torch.zeros(shape, device=device, dtype=dtype) for shape in ((0, 2, 5, 9), (0, 5, 4), (5, 4)))
+
+        def gradient(x, weight):
+            return torch.func.grad(lambda weight: F.causal_conv1d(x, weight).sum())(weight)
+
+        self.assertEqual(torch.vmap(F.causal_conv1d, (0, None))(x, shared).shape, x.shape)
+        self.assertEqual(torch.vmap(F.causal_conv1d)(x, weight).shape, x.shape)
+        self.assertEqual(torch.vmap(gradient)(x, weight).shape, weight.shape)
+        with self.assertRaisesRegex(RuntimeError, "there is no example to map over"):
+            torch.vmap(F.causal_conv1d_update)(x[..., 0], x[..., :3].clone(), weight)
 
     @dtypes(torch.float32)
     def test_vmap_over_update(self, device, dtype):

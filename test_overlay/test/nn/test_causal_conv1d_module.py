@@ -213,7 +213,8 @@ class TestCausalConv1dDataParallel(MultiProcessTestCase):
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
         self.check(self.ddp)
         self.check(self.fsdp)
-        self.check(self.fully_shard)
+        if hasattr(torch.cpu.Stream, "record_event"):  # else fully_shard() does not work on the CPU yet
+            self.check(self.fully_shard)
         dist.barrier()
         dist.destroy_process_group()
 

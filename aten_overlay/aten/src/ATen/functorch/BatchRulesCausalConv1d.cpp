@@ -64,6 +64,7 @@ std::optional<Tensor> optional(const Tensor& tensor) {
 struct Call {
   Argument input, weight, bias, initial_state, seq_idx, cu_seqlens;
   SymInt size; // of the mapped dimension
+  bool mapped = false; // whether there is one, at this level
 
   Call(
       int64_t level,
@@ -80,14 +81,29 @@ struct Call {
         seq_idx(unwrap(seq_idx_, level)),
         cu_seqlens(unwrap(cu_seqlens_, level)) {
     for (const auto* argument : {&input, &weight, &bias, &initial_state, &seq_idx, &cu_seqlens}) {
-      if (argument->mapped) {
-        size = argument->value.sym_size(0);
-      }
+      map(*argument);
+    }
+  }
+
+  void map(const Argument& argument) {
+    if (argument.mapped) {
+      size = argument.value.sym_size(0);
+      mapped = true;
     }
   }
 
   bool batched() const {
     return input.logical_dim() == 3;
+  }
+
+  // What the folded dimensions are again afterwards. It is not their size over that of the mapped
+  // dimension, which may be 0.
+  SymInt batch() const {
+    return input.value.sym_size(-3);
+  }
+
+  SymInt channels() const {
+    return input.value.sym_size(-2);
   }
 
   // Of `parameters`: whether they, or their gradients, differ between the examples.
@@ -109,11 +125,11 @@ Tensor into_batch(const Argument& argument, const SymInt& size, bool batched) {
   return value.defined() && batched ? value.flatten(0, 1) : value;
 }
 
-Tensor out_of_batch(const Tensor& tensor, const SymInt& size, bool batched) {
-  if (!tensor.defined() || !batched) {
+Tensor out_of_batch(const Tensor& tensor, const Call& call) {
+  if (!tensor.defined() || !call.batched()) {
     return tensor;
   }
-  SymDimVector sizes{size, tensor.sym_size(0) / size};
+  SymDimVector sizes{call.size, call.batch()};
   sizes.append(tensor.sym_sizes().begin() + 1, tensor.sym_sizes().end());
   return tensor.reshape_symint(sizes);
 }
@@ -124,21 +140,26 @@ Tensor into_channels(const Argument& argument, const SymInt& size, int64_t chann
   return value.defined() ? value.movedim(0, channel).flatten(channel, channel + 1) : value;
 }
 
-Tensor out_of_channels(const Tensor& tensor, const SymInt& size, int64_t channel) {
+Tensor out_of_channels(const Tensor& tensor, const Call& call, int64_t channel) {
   if (!tensor.defined()) {
     return tensor;
   }
   SymDimVector sizes(tensor.sym_sizes().begin(), tensor.sym_sizes().end());
-  sizes[channel] = sizes[channel] / size;
-  sizes.insert(sizes.begin() + channel, size);
+  sizes[channel] = call.channels();
+  sizes.insert(sizes.begin() + channel, call.size);
   return tensor.reshape_symint(sizes).movedim(channel, 0);
 }
 
 // Calls `op` for each example and stacks what it returns, a fixed number of tensors.
 template <size_t kResults, typename Op>
 std::array<Tensor, kResults> loop(const SymInt& size, const Op& op) {
+  const auto examples = size.guard_int(__FILE__, __LINE__);
+  TORCH_CHECK(
+      examples > 0,
+      "causal_conv1d(): vmap: there is no example to map over; a mapped dimension of size 0 is not supported where "
+      "each example needs a call of its own (mapped indices, and causal_conv1d_update)");
   std::array<std::vector<Tensor>, kResults> results;
-  for (const auto i : c10::irange(size.guard_int(__FILE__, __LINE__))) {
+  for (const auto i : c10::irange(examples)) {
     const auto result = op(i);
     for (const auto r : c10::irange(kResults)) {
       results[r].push_back(result[r]);
@@ -160,7 +181,7 @@ Tensor wrap(const Tensor& tensor, int64_t level) {
 // Both forward operators: `op` returns the output and, or, the final state.
 template <size_t kResults, typename Op>
 std::array<Tensor, kResults> forward(const Call& call, int64_t level, const Op& op) {
-  const auto& [input, weight, bias, state, seq_idx, cu_seqlens, size] = call;
+  const auto& [input, weight, bias, state, seq_idx, cu_seqlens, size, mapped] = call;
   const bool batched = call.batched();
   const auto channel = batched ? 1 : 0;
   const auto state_channel = batched || cu_seqlens.defined() ? 1 : 0;
@@ -171,7 +192,7 @@ std::array<Tensor, kResults> forward(const Call& call, int64_t level, const Op& 
           into_batch(input, size, batched), weight.value, optional(bias.value),
           optional(into_batch(state, size, batched)), optional(into_batch(seq_idx, size, batched)), std::nullopt);
       for (auto& result : results) {
-        result = out_of_batch(result, size, batched);
+        result = out_of_batch(result, call);
       }
       break;
     case Fold::Channels:
@@ -179,7 +200,7 @@ std::array<Tensor, kResults> forward(const Call& call, int64_t level, const Op& 
           into_channels(input, size, channel), into_channels(weight, size, 0), optional(into_channels(bias, size, 0)),
           optional(into_channels(state, size, state_channel)), optional(seq_idx.value), optional(cu_seqlens.value));
       for (const auto r : c10::irange(kResults)) {
-        results[r] = out_of_channels(results[r], size, r == 0 ? channel : state_channel);
+        results[r] = out_of_channels(results[r], call, r == 0 ? channel : state_channel);
       }
       break;
     case Fold::Loop:
@@ -213,6 +234,9 @@ Tensor causal_conv1d_batch_rule(
   c10::impl::ExcludeDispatchKeyGuard guard(DispatchKey::FuncTorchBatched);
   const auto level = current_level();
   const Call call(level, input, weight, bias, initial_state, seq_idx, cu_seqlens);
+  if (!call.mapped) { // it is at another level
+    return at::causal_conv1d(input, weight, bias, activation, initial_state, seq_idx, cu_seqlens);
+  }
   return forward<1>(call, level, [&](const auto& x, const auto& w, const auto& b, const auto&... indices) {
     return std::array<Tensor, 1>{at::causal_conv1d(x, w, b, activation, indices...)};
   })[0];
@@ -229,6 +253,9 @@ std::tuple<Tensor, Tensor> causal_conv1d_with_state_batch_rule(
   c10::impl::ExcludeDispatchKeyGuard guard(DispatchKey::FuncTorchBatched);
   const auto level = current_level();
   const Call call(level, input, weight, bias, initial_state, seq_idx, cu_seqlens);
+  if (!call.mapped) {
+    return at::_causal_conv1d_with_state(input, weight, bias, activation, initial_state, seq_idx, cu_seqlens);
+  }
   const auto [output, state] =
       forward<2>(call, level, [&](const auto& x, const auto& w, const auto& b, const auto&... indices) {
         const auto [out, final_state] = at::_causal_conv1d_with_state(x, w, b, activation, indices...);
@@ -253,12 +280,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_batch_rule(
   Call call(level, input_, weight_, bias_, initial_state_, seq_idx_, cu_seqlens_);
   const auto grad = unwrap(grad_output, level);
   const auto grad_state = unwrap(grad_final_state, level);
-  for (const auto* argument : {&grad, &grad_state}) {
-    if (argument->mapped) {
-      call.size = argument->value.sym_size(0);
-    }
+  call.map(grad);
+  call.map(grad_state);
+  if (!call.mapped) {
+    return at::_causal_conv1d_backward(
+        grad_output, grad_final_state, input_, weight_, bias_, activation, initial_state_, seq_idx_, cu_seqlens_,
+        output_mask);
   }
-  const auto& [input, weight, bias, state, seq_idx, cu_seqlens, size] = call;
+  const auto& [input, weight, bias, state, seq_idx, cu_seqlens, size, mapped] = call;
   const bool batched = call.batched();
   const auto channel = batched ? 1 : 0;
   const auto state_channel = batched || cu_seqlens.defined() ? 1 : 0;
@@ -276,7 +305,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_batch_rule(
           optional(into_batch(state, size, batched)), optional(into_batch(seq_idx, size, batched)),
           std::optional<Tensor>());
       for (auto& result : results) {
-        result = out_of_batch(result, size, batched);
+        result = out_of_batch(result, call);
       }
       break;
     case Fold::Channels:
@@ -286,8 +315,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> causal_conv1d_backward_batch_rule(
           activation, optional(into_channels(state, size, state_channel)), optional(seq_idx.value),
           optional(cu_seqlens.value));
       results = {
-          out_of_channels(results[0], size, channel), out_of_channels(results[1], size, 0),
-          out_of_channels(results[2], size, 0), out_of_channels(results[3], size, state_channel)};
+          out_of_channels(results[0], call, channel), out_of_channels(results[1], call, 0),
+          out_of_channels(results[2], call, 0), out_of_channels(results[3], call, state_channel)};
       break;
     case Fold::Loop:
       results = loop<4>(size, [&](int64_t i) {
@@ -319,6 +348,9 @@ Tensor causal_conv1d_update_batch_rule(
   const auto bias = unwrap(bias_, level);
   const auto state_indices = unwrap(state_indices_, level);
   const auto cache_seqlens = unwrap(cache_seqlens_, level);
+  if (!(input.mapped || state.mapped || weight.mapped || bias.mapped || state_indices.mapped || cache_seqlens.mapped)) {
+    return at::causal_conv1d_update(input_, state_, weight_, bias_, activation, state_indices_, cache_seqlens_);
+  }
   TORCH_CHECK(
       state.mapped,
       "causal_conv1d_update(): vmap: state changes in place, so it must be mapped wherever another argument is; "
