@@ -34,6 +34,7 @@ _CLANG_FLAGS = (
     "-ffp-contract=off", "-Xclang", "-ffloat16-excess-precision=none", "-fno-exceptions", "-fno-rtti", "-fPIC",
     "-fvisibility=hidden", "-Wno-duplicate-decl-specifier", "-ferror-limit=0", "-fno-color-diagnostics",
     "-Werror=return-type", "-Werror=vla-extension", "-Werror=uninitialized", "-Werror=constant-conversion",
+    "-Werror=unknown-pragmas", "-Werror=unknown-attributes", "-Werror=ignored-attributes",
 )  # fmt: skip
 _OPTIMIZE = ("-O2", "-mllvm", "-disable-block-placement")
 # Loads and stores, and undefined behaviour, call the executor. c10/metal relies on signed integers that wrap.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from .compiler import Level
 from .errors import MetalErrors
 from .kernels import Rewritten
 from .rewrite import Rewriter
+
+# What these ask for is so anyway; any other `#pragma METAL` is refused.
+_FLOATING_PRAGMA = re.compile(
+    r"^[ \t]*#[ \t]*pragma METAL fp (?:math_mode\(safe\)|contract\(off\))[ \t]*$", re.MULTILINE
+)
 
 
 def is_shared_header(file: str) -> bool:
@@ -25,7 +31,7 @@ def rewrite(source: str, name: str, level: Level, torch: Path | None = None) -> 
 
 
 def rewrite_preprocessed(text: str, name: str) -> Rewritten:
-    rewriter = Rewriter(text, name, is_shared_header)
+    rewriter = Rewriter(_FLOATING_PRAGMA.sub("", text), name, is_shared_header)
     result = rewriter.run()
     errors = [*rewriter.errors, *_twice(result)]
     if errors:

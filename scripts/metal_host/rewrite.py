@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from overlay.errors import OverlayError
 
-from . import rules
+from . import literals, rules
 from .attributes import (
     ADDRESS_SPACES,
     POSITIONS,
@@ -63,7 +63,7 @@ class Rewriter:
         tokens = self._tokens
         self.errors.extend(rules.refused_words(tokens))
         self.errors.extend(rules.lambdas(tokens))
-        self._literals()
+        self.errors.extend(literals.rewrite(tokens))
         i = 0
         while i < len(tokens):
             i = self._statement(i)
@@ -72,51 +72,6 @@ class Rewriter:
 
     def _error(self, place: str, rule: str, hint: str = "") -> None:
         self.errors.append(OverlayError(place, rule, hint))
-
-    # ---- Literals --------------------------------------------------------------------------
-
-    def _literals(self) -> None:
-        tokens = self._tokens
-        i = own = 0  # before `own`, strings are the compiler's own, not values
-        while i < len(tokens):
-            token = tokens[i]
-            if token.spelling in ("static_assert", "asm", "_Pragma", "extern") or attribute_end(tokens, i):
-                bracket = i if token.spelling == "[" else i + 1
-                own = matching(tokens, bracket) if tokens[bracket].spelling in "([" else i + 2
-            if token.kind is Kind.STRING and i >= own:
-                i = self._string(i)
-                continue
-            if token.spelling in ("__func__", "__FUNCTION__"):
-                token.text = f"::metal_host::literal({token.text})"
-            elif token.kind is Kind.NUMBER:
-                self._number(token)
-            i += 1
-
-    def _string(self, start: int) -> int:
-        tokens, end = self._tokens, start
-        while end < len(tokens) and tokens[end].kind is Kind.STRING:
-            end += 1
-        if not (tokens[start - 1].spelling == "=" and tokens[start - 2].spelling == "]"):  # not an array's value
-            tokens[start].text = "::metal_host::literal(" + tokens[start].text
-            tokens[end - 1].text += ")"
-        return end
-
-    def _number(self, token: Token) -> None:
-        text = token.spelling
-        hexadecimal = text[:2].lower() == "0x"
-        floating = "." in text or ("p" in text.lower() if hexadecimal else "e" in text.lower())
-        suffix = text[len(text.rstrip("fFlLhHbB" if not hexadecimal else "lLhH")) :].lower()
-        if not floating:
-            return
-        number = text[: len(text) - len(suffix)] if suffix else text
-        if suffix == "":
-            token.text = number + "f"  # a literal of Metal without a suffix is a float
-        elif suffix == "h":
-            token.text = f"half({number}f)"
-        elif suffix == "bf":
-            token.text = f"bfloat({number}f)"
-        elif suffix != "f":
-            self._error(token.place, f"`{text}`: Metal has no `double`", "the suffix `f`, `h` or `bf`, or none")
 
     # ---- Structure -------------------------------------------------------------------------
 
