@@ -126,7 +126,7 @@ def _libraries(site: Site) -> str:
         return ""
     paths = re.findall(r"^\s*path\s*=\s*(\S+)", modules.read_text(), re.MULTILINE)
     empty = [path for path in paths if not any((root / path).glob("*"))]
-    if empty and not _is_on(site.switches, "USE_SYSTEM_LIBS"):
+    if empty and not is_on(site.switches, "USE_SYSTEM_LIBS"):
         raise OverlayError(
             f"{display(root)}: {', '.join(empty[:3])}{' ...' if len(empty) > 3 else ''}",
             f"{len(empty)} of {len(paths)} submodules are not checked out",
@@ -136,7 +136,7 @@ def _libraries(site: Site) -> str:
 
 
 def _cuda(site: Site) -> str:
-    if not _is_on(site.switches, "USE_CUDA"):
+    if not is_on(site.switches, "USE_CUDA"):
         return ""
     home = site.switches.get("CUDA_HOME", "/usr/local/cuda")
     nvcc = "nvcc" if site.machine.has("nvcc") else f"{home}/bin/nvcc"
@@ -157,7 +157,7 @@ def _cuda(site: Site) -> str:
 
 
 def _disk(site: Site) -> str:
-    needed = DISK_CUDA if _is_on(site.switches, "USE_CUDA") else DISK
+    needed = DISK_CUDA if is_on(site.switches, "USE_CUDA") else DISK
     free = shutil.disk_usage(site.tree.root).free / GIB
     built = (site.tree.root / "build" / "build.ninja").is_file()
     if free < (1 if built else needed):
@@ -182,7 +182,7 @@ def _system(site: Site) -> str:
     return site.machine.describe()
 
 
-def _is_on(switches: Mapping[str, str], name: str) -> bool:
+def is_on(switches: Mapping[str, str], name: str) -> bool:
     return switches.get(name, "OFF").upper() in _TRUE
 
 

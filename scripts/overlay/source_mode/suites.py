@@ -15,6 +15,7 @@ from ..paths import OVERLAYS
 from ..state import load_state
 from ..trees import display
 from .build import Build
+from .checks import is_on
 from .command import add_tree, job_of
 from .progress import clock_time
 from .results import Baseline, Results, compare, load_baseline, new_failures, read_junit, save_baseline
@@ -89,8 +90,8 @@ def _compare(job: Build, suite: str, runs: list[Run]) -> int:
     print(f"compared with {_describe(baseline)}" if baseline else "no baseline for it: every failure is listed")
     worse = 0
     for each in runs:
-        if not (job.tree.root / "test" / each.file).is_file():
-            print(f"  {each.file}: not in this release")
+        if reason := _not_run(job, each):
+            print(f"  {each.file}: not run, {reason}")
             continue
         started = time.monotonic()
         results = _run(job, each)
@@ -112,7 +113,7 @@ def _record(job: Build, runs: list[Run]) -> int:
     known = load_baseline(version)
     baseline = Baseline(version, date.today().isoformat(), job.tree.origin, job.switches, known.files if known else {})
     for each in runs:
-        if each.only == OURS or not (job.tree.root / "test" / each.file).is_file():
+        if each.only == OURS or _not_run(job, each):
             continue  # there is nothing of ours in an unpatched tree
         results = _run(job, replace(each, only=each.only and each.only.rpartition(" or ")[2]))
         baseline.files[each.file] = results
@@ -120,6 +121,14 @@ def _record(job: Build, runs: list[Run]) -> int:
         path = save_baseline(baseline)
     print(f"recorded: {display(path)}")
     return 0
+
+
+def _not_run(job: Build, each: Run) -> str:
+    if not (job.tree.root / "test" / each.file).is_file():
+        return "it is not in this tree"
+    if each.file.startswith("distributed/") and not is_on(job.switches, "USE_DISTRIBUTED"):
+        return "it needs a build with USE_DISTRIBUTED=1"
+    return ""
 
 
 def _run(job: Build, each: Run) -> Results:
