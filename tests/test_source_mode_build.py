@@ -254,6 +254,7 @@ class TestProgress:
         ]
 
     def test_messages_are_those_of_what_failed(self):
-        lines = ["[1/9] one\n", "a warning\n", "FAILED: [code=1] x.o \n", "c++ x.cpp\n", "x.cpp:1: error\n", "[2/9] two\n"]
+        failure = ["FAILED: [code=1] x.o \n", "c++ x.cpp\n", "x.cpp:1: error\n"]
+        lines = ["[1/9] one\n", "a warning\n", *failure, "[2/9] two\n"]
         progress = self.follow(self.File(), lines)
         assert progress.failed == ["x.o"] and progress.messages == ["c++ x.cpp\n", "x.cpp:1: error\n"]

@@ -127,8 +127,20 @@ def test_metal_elsewhere_says_why_not(tree):
 
 
 def test_every_test_of_ours_is_in_a_suite():
-    ours = {path.relative_to(REPO / "test_overlay/test").as_posix() for path in REPO.glob("test_overlay/test/**/test_*.py")}
+    folder = REPO / "test_overlay" / "test"
+    ours = {path.relative_to(folder).as_posix() for path in folder.rglob("test_*.py")}
     assert ours == {run.file for run in suites._in_tree()} and len(ours) > 1
+
+
+def test_files_that_cannot_run_say_why(tree, capsys):
+    write_test(tree)
+    ours = "distributed/test_causal_conv1d_sequence_parallel.py"
+    (tree / "test/distributed").mkdir()
+    (tree / "test" / ours).write_text("raise ImportError")
+    assert run(tree, "test-ops", files=["test_meta.py", ours]) == 0
+    printed = capsys.readouterr().out
+    assert "test_meta.py: not run, it is not in this tree" in printed
+    assert f"{ours}: not run, it needs a build with USE_DISTRIBUTED=1" in printed
 
 
 def test_operators_are_named_once():
