@@ -157,7 +157,7 @@ MUTATIONS = {
     "totals: a lane too few": small(TOTALS, "offset = 16", "offset = 8", check_totals),
     "conv: no barrier after the store": conv(BARRIER, ""),
     "conv: no barrier before the next": conv(BARRIER, "", which=1),
-    "conv: lane and channel swapped": conv("sums[c * kCausalConv1dLanes + lane] = sum", "sums[lane * 4 + c] = sum"),
+    "conv: lane and channel swapped": conv("sums[c * kCausalConv1dLanes + lane] = sum[i]", "sums[lane * 4 + c] = sum[i]"),
     "conv: one position too many": conv("t < end; ++t", "t <= end; ++t"),
     "conv: the tap one off": conv("t + k - (p.width - 1)), z)", "t + k - p.width), z)"),
     "conv: the state one off": conv("p.width - 1 + s - segment.start;", "p.width + s - segment.start;"),

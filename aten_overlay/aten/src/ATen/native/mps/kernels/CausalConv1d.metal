@@ -269,6 +269,18 @@ kernel void causal_conv1d_backward_input(
   const Sequences sequences{p, seq_idx, cu_seqlens, last};
   const Channel<T> channel{p, sequences, input, initial_state, weight, bias, place.b, place.d};
   const long end = min(place.t + kCausalConv1dPositions, long(p.time));
+
+  // The outputs that read these positions, as long as the filter is not wider than 4.
+  float grads[kCausalConv1dPositions + 3];
+  const bool few = p.width <= 4;
+  if (few) {
+    Segment segment = sequences.find(place.b, place.t);
+    for (long t = place.t; t < min(end + p.width - 1, long(p.time)); ++t) {
+      sequences.advance(segment, place.b, t);
+      grads[t - place.t] = channel.preactivation_grad(grad_output, segment, t);
+    }
+  }
+
   Segment segment = sequences.find(place.b, place.t);
   for (long s = place.t; s < end; ++s) {
     sequences.advance(segment, place.b, s);
@@ -276,7 +288,8 @@ kernel void causal_conv1d_backward_input(
     for (long k = 0; k < p.width; ++k) {
       const long t = s + p.width - 1 - k;
       if (t < segment.end && sequences.counts(place.b, t, s)) {
-        sum = fma(channel.weight_at(k), channel.preactivation_grad(grad_output, segment, t), sum);
+        const float grad = few ? grads[t - place.t] : channel.preactivation_grad(grad_output, segment, t);
+        sum = fma(channel.weight_at(k), grad, sum);
       }
     }
     if (p.grad_final_state_given) {
@@ -355,25 +368,41 @@ kernel void causal_conv1d_backward_partials(
   const Sequences sequences{p, seq_idx, cu_seqlens, nullptr};
   const Channel<T> channel{p, sequences, input, initial_state, weight, bias, b, d};
 
-  for (long k = 0; k <= p.width; ++k) {
-    float sum = 0;
+  // Five sums at a time, in registers: all of a filter of width 4.
+  for (long first = 0; first <= p.width; first += 5) {
+    float sum[5] = {0, 0, 0, 0, 0};
     if (d < p.channels) {
       Segment segment = sequences.find(b, start + lane);
       for (long t = start + lane; t < end; t += kCausalConv1dLanes) {
         sequences.advance(segment, b, t);
         const float grad = channel.preactivation_grad(grad_output, segment, t);
-        sum = k == p.width ? sum + grad : fma(grad, channel.tap(segment, t, t + k - (p.width - 1)), sum);
+#pragma unroll
+        for (uint i = 0; i < 5; ++i) {
+          const long k = first + i;
+          if (k < p.width) {
+            sum[i] = fma(grad, channel.tap(segment, t, t + k - (p.width - 1)), sum[i]);
+          } else if (k == p.width) {
+            sum[i] += grad;
+          }
+        }
       }
     }
-    sums[c * kCausalConv1dLanes + lane] = sum;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (lane == 0 && d < p.channels) {
-      for (uint i = 1; i < kCausalConv1dLanes; ++i) {
-        sum += sums[c * kCausalConv1dLanes + i];
+#pragma unroll
+    for (uint i = 0; i < 5; ++i) {
+      if (first + i > p.width) {
+        break;
       }
-      partials[(group.x * p.channels + d) * (p.width + 1) + k] = sum;
+      sums[c * kCausalConv1dLanes + lane] = sum[i];
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      if (lane == 0 && d < p.channels) {
+        float total = sum[i];
+        for (uint j = 1; j < kCausalConv1dLanes; ++j) {
+          total += sums[c * kCausalConv1dLanes + j];
+        }
+        partials[(group.x * p.channels + d) * (p.width + 1) + first + i] = total;
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
     }
-    threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 }
 
