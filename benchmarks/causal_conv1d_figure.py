@@ -26,6 +26,8 @@ def main(path: Path, dtype: str = "bfloat16") -> None:
     for column, (case, layout) in enumerate(PANELS):
         for name in NAMES:
             points = [r for r in rows if (r["case"], r["layout"], r["who"]) == (case, layout, name)]
+            if not points:
+                continue
             times = [int(r["T"]) for r in points]
             style = dict(color="black", linestyle=":") if name == "copy kernel" else dict(marker="o", markersize=4)
             for axis, (field, _) in zip(axes[:, column], QUANTITIES):
@@ -40,9 +42,18 @@ def main(path: Path, dtype: str = "bfloat16") -> None:
             axis.grid(alpha=0.3)
     for axis, (_, label) in zip(axes[:, 0], QUANTITIES):
         axis.set_ylabel(label)
-    axes[0, 0].legend()
+    figure.legend(*_legend(axes), loc="outside lower center", ncols=len(NAMES))
     figure.suptitle(f"causal_conv1d, {dtype}, {about.removeprefix('# ')}")
     figure.savefig(path.with_suffix(".png"), dpi=90)
+
+
+def _legend(axes) -> tuple[list, list]:
+    """The lines of all panels, each name once."""
+    lines = {}
+    for axis in axes.flat:
+        for line, name in zip(*axis.get_legend_handles_labels()):
+            lines.setdefault(name, line)
+    return list(lines.values()), list(lines)
 
 
 if __name__ == "__main__":
