@@ -79,7 +79,8 @@ struct RowShare {
   scalar_t* out;
 };
 
-// The spans `which` of a share (a bit each): those that the row's ends cut or that are not aligned. Called, not inlined, when nothing else is left to do: what it keeps in registers is no one's loss.
+// The spans `which` of a share (a bit each): those that the row's ends cut or that are not aligned. Called, not
+// inlined, when nothing else is left to do: what it keeps in registers is no one's loss.
 template <typename scalar_t, int W>
 __device__ __noinline__ void forward_masked_spans(
     const ForwardParams<scalar_t>& p, const RowShare<scalar_t>& share, uint64_t which) {
@@ -433,6 +434,7 @@ void forward(const CausalConv1dArgs& args, const Tensor& output, const Tensor& f
 }
 
 void causal_conv1d_kernel(const CausalConv1dArgs& args, const Tensor& output, const Tensor& final_state) {
+  const c10::cuda::CUDAGuard guard(args.input.device());
   AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, args.input.scalar_type(), "causal_conv1d_cuda", [&] {
     forward<scalar_t>(args, output, final_state);
   });

@@ -8,9 +8,6 @@ namespace at::native {
 
 namespace {
 
-constexpr int kLanes = 32;
-constexpr unsigned kEveryLane = 0xffffffff;
-
 // The 16 bytes that begin `shift` bytes into two neighbouring vectors.
 __device__ inline uint4 join(const uint4& low, const uint4& high, unsigned shift) {
   const unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

@@ -231,6 +231,7 @@ void launch(const CausalConv1dUpdateArgs& args, const Tensor& output) {
 }
 
 void causal_conv1d_update_kernel(const CausalConv1dUpdateArgs& args, const Tensor& output) {
+  const c10::cuda::CUDAGuard guard(args.input.device());
   AT_DISPATCH_FLOATING_TYPES_AND2(kHalf, kBFloat16, args.input.scalar_type(), "causal_conv1d_update_cuda", [&] {
     launch<scalar_t>(args, output);
   });

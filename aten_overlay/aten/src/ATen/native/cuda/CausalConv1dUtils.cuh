@@ -12,6 +12,7 @@
 #include <ATen/native/CausalConv1d.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -26,6 +27,8 @@ namespace at::native {
 namespace {
 
 constexpr int kThreads = 128;
+constexpr int kLanes = 32;
+constexpr unsigned kEveryLane = 0xffffffff;
 
 // An array that is passed and returned by value: of registers, wherever its indices are constants.
 template <typename T, int kSize>
@@ -218,7 +221,8 @@ View<scalar_t> view(const Tensor& tensor) {
 template <typename scalar_t, int kSize>
 __device__ void load_dense(const scalar_t* from, Values<at::opmath_type<scalar_t>, kSize>& to) {
   constexpr int kBytes = sizeof(scalar_t) * kSize;
-  constexpr int kVec = (kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : kBytes % 4 == 0 ? 4 : sizeof(scalar_t)) / sizeof(scalar_t);
+  constexpr int kWordBytes = kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : kBytes % 4 == 0 ? 4 : sizeof(scalar_t);
+  constexpr int kVec = kWordBytes / sizeof(scalar_t);
 #pragma unroll
   for (int i = 0; i < kSize; i += kVec) {
     const auto vector = load_vector<scalar_t, kVec>(from + i);
@@ -338,7 +342,8 @@ struct Indices {
 
   __device__ int64_t at(int64_t b, int64_t i) const {
     const auto offset = b * row + i * stride;
-    return wide ? load_element(static_cast<const int64_t*>(data) + offset) : load_element(static_cast<const int32_t*>(data) + offset);
+    return wide ? load_element(static_cast<const int64_t*>(data) + offset)
+                : load_element(static_cast<const int32_t*>(data) + offset);
   }
 };
 
@@ -483,7 +488,9 @@ struct Divisor {
 
   // For numerators below `limit`.
   Divisor(int64_t value, int64_t limit)
-      : value(value), fast(std::max(value, limit) <= std::numeric_limits<int32_t>::max()), divider(fast && value > 0 ? value : 1) {}
+      : value(value),
+        fast(std::max(value, limit) <= std::numeric_limits<int32_t>::max()),
+        divider(fast && value > 0 ? value : 1) {}
 
   __device__ void divide(int64_t n, int64_t& quotient, int64_t& remainder) const {
     if (fast) {

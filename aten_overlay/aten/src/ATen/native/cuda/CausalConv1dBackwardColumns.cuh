@@ -1,0 +1,241 @@
+// causal_conv1d's backward pass along columns of channels.
+#pragma once
+
+#include <ATen/native/cuda/CausalConv1dBackwardParams.cuh>
+#include <ATen/native/cuda/CausalConv1dColumns.cuh>
+
+namespace at::native {
+
+namespace {
+
+// Positions on their way; warps of a block, one behind the other in time; positions of a warp, the more the
+// fewer partial sums, but fewer where there would be too few blocks.
+constexpr int kSlots = 8;
+constexpr int kWarps = 4;
+constexpr int64_t kLongStretch = 128, kShortStretch = 32;
+constexpr int64_t kManyBlocks = 1200;
+
+
+template <typename acc_t, int kSize, int W>
+__device__ void add_sums(
+    Taps<acc_t, kSize, W + 1>& sums, const Values<acc_t, kSize>& dz, const Taps<acc_t, kSize, W>& taps) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      sums[k][c] = multiply_add(dz[c], taps[k][c], sums[k][c]);
+    }
+    sums[W][c] += dz[c];
+  }
+}
+
+// Moves dz[k], of the output k positions ago, on to the next output.
+template <typename scalar_t, typename acc_t, int kSize, int W, typename ColumnParameters>
+__device__ void push_dz(
+    Taps<acc_t, kSize, W>& dz,
+    const ColumnParameters& parameters,
+    const Taps<acc_t, kSize, W>& taps,
+    const Vector<scalar_t, kSize>& grad,
+    bool silu) {
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+#pragma unroll
+    for (int k = W - 1; k > 0; --k) {
+      dz[k][c] = dz[k - 1][c];
+    }
+    dz[0][c] = grad.widen(c);
+  }
+  settle(dz[0]);
+  if (silu) {
+    const auto slopes = Silu<scalar_t>::slopes(sum_taps(parameters, taps));
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      dz[0][c] *= slopes[c];
+    }
+  }
+}
+
+// The gradient of the input W-1 positions ago, from the outputs that `counts` names.
+template <typename acc_t, int kSize, int W, typename ColumnParameters, typename F>
+__device__ Values<acc_t, kSize> sum_dz(
+    const ColumnParameters& parameters, const Taps<acc_t, kSize, W>& dz, const F& counts) {
+  Values<acc_t, kSize> dx;
+#pragma unroll
+  for (int c = 0; c < kSize; ++c) {
+    dx[c] = 0;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      dx[c] = multiply_add(parameters.tap(c, k), counts(k) ? dz[k][c] : acc_t(0), dx[c]);
+    }
+  }
+  return dx;
+}
+
+// Writes the sums of a block's warps, added up in order.
+template <int W, typename Params, typename acc_t, int kSize>
+__device__ void write_partials(const Params& p, int64_t unit, int64_t d, const Taps<acc_t, kSize, W + 1>& sums) {
+  __shared__ acc_t shared[kWarps - 1][W + 1][kSize][kLanes];
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      if (warp > 0) {
+        shared[warp - 1][k][c][lane] = sums[k][c];
+      }
+    }
+  }
+  __syncthreads();
+  if (warp > 0) {
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      auto sum = sums[k][c];
+#pragma unroll
+      for (int other = 0; other < kWarps - 1; ++other) {
+        sum += shared[other][k][c][lane];
+      }
+      if (d + c < p.channels) {
+        *p.partial(unit, k, d + c) = sum;
+      }
+    }
+  }
+}
+
+template <typename scalar_t, int W, bool kAligned>
+__global__ void __launch_bounds__(kWarps* kLanes, 4)
+backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Stretches stretches) {
+  using acc_t = at::opmath_type<scalar_t>;
+  constexpr int kSize = kChannels<scalar_t>;
+  using vector_t = Vector<scalar_t, kSize>;
+  constexpr unsigned kEveryTap = (1u << W) - 1;
+  if (blockIdx.x >= p.blocks) {
+    write_initial_state_grads(p);
+    return;
+  }
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  int64_t unit, b, stretch, group;
+  stretches.find(blockIdx.x, unit, b, stretch, group);
+  const auto d = (group * kLanes + lane) * kSize;
+  const auto begin = stretch * stretches.steps + warp * (stretches.steps / kWarps);
+  const int size = d < p.channels ? max(int64_t(0), min(p.time - begin, stretches.steps / kWarps)) : 0;
+  Taps<acc_t, kSize, W + 1> sums{};
+  if (size > 0) {
+    const bool packed = p.masks.data, segments = p.sequences.cu_seqlens.data, store = p.grad_input.data;
+    const int reach = min(p.time - begin, int64_t(size + W - 1)); // outputs that see inputs of the stretch
+    Column<const scalar_t, kAligned> x(p.input, b, d, p.channels, begin);
+    Column<const scalar_t, kAligned> grad_out(p.grad_output, b, d, p.channels, begin);
+    Column<scalar_t, kAligned> grad_in(p.grad_input, b, d, p.channels, begin);
+    const auto before = x.at(1 - W);
+
+    __shared__ vector_t x_ring[kAligned ? kSlots : 1][kWarps * kLanes];
+    __shared__ vector_t grad_ring[kAligned ? kSlots : 1][kWarps * kLanes];
+    // What position i reads, asked for kSlots - 1 positions before.
+    const auto fetch = [&](int i, bool exists) {
+      if constexpr (kAligned) {
+        if (exists) {
+          load_async(&x_ring[i % kSlots][threadIdx.x], x.data);
+          load_async(&grad_ring[i % kSlots][threadIdx.x], grad_out.data);
+          x.data += x.time;
+          grad_out.data += grad_out.time;
+        }
+        end_group();
+      }
+    };
+    const auto next = [&](int i, vector_t& x_vector, vector_t& grad_vector) {
+      if constexpr (kAligned) {
+        wait_for_groups<kSlots - 2>();
+        x_vector = x_ring[i % kSlots][threadIdx.x];
+        grad_vector = grad_ring[i % kSlots][threadIdx.x];
+      } else {
+        x_vector = x.load_next();
+        grad_vector = grad_out.load_next();
+      }
+    };
+#pragma unroll
+    for (int i = 0; i < kSlots - 1; ++i) {
+      fetch(i, i < reach);
+    }
+    auto taps = preceding_taps<W>(before, begin);
+    const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
+    if (segments || (begin == 0 && p.initial_state.data)) {
+      see_state(p, b, d, begin, taps);
+    }
+    Taps<acc_t, kSize, W> dz{}; // of the outputs k positions ago
+    uint64_t masks = ~uint64_t(0); // theirs, a byte each
+    const auto counts = [&](int k) { return (masks >> (8 * k + k)) & 1; };
+    const auto straight = [&] { // those of the last W-1
+      constexpr auto kEvery = (0x0101010101010101ull * kEveryTap) & ((1ull << (8 * (W - 1))) - 1);
+      return (masks & kEvery) == kEvery;
+    };
+    // The first position that the final state holds.
+    const int ending = p.grad_final_state.data ? min(p.time - (W - 1) - begin, int64_t(size)) : size;
+    const int last_start = kAligned ? min(size, ending + W - 1) - kSlots : -1;
+
+    int i = 0; // position in the stretch
+#pragma unroll 1
+    while (i < size + W - 1) {
+      // The straight way: kSlots positions, of which every tap counts, as of the outputs before.
+      if (i <= last_start && i % kSlots == 0 &&
+          (!packed || (straight() && every_tap<W>(p.masks.template load<kSlots>(b, begin + i))))) {
+#pragma unroll
+        for (int j = 0; j < kSlots; ++j) {
+          vector_t x_vector, grad_vector;
+          next(j, x_vector, grad_vector);
+          fetch(j + kSlots - 1, i + j + kSlots - 1 < reach);
+          push(taps, x_vector);
+          push_dz<scalar_t>(dz, parameters, taps, grad_vector, p.silu);
+          add_sums(sums, dz[0], taps);
+          if (store && (j >= W - 1 || i > 0)) {
+            grad_in.store_next(narrow<scalar_t>(sum_dz(parameters, dz, [](int) { return true; })));
+          }
+        }
+        i += kSlots;
+        continue;
+      }
+      // Any one position.
+      const bool exists = i < reach;
+      vector_t x_vector{}, grad_vector{};
+      if (exists) {
+        next(i, x_vector, grad_vector);
+      }
+      fetch(i + kSlots - 1, i + kSlots - 1 < reach);
+      const unsigned mask = packed && exists ? p.masks.load(b, begin + i) : kEveryTap;
+      masks = masks << 8 | mask;
+      if (segments && exists && begins_segment<W>(mask)) {
+        see_state(p, b, d, begin + i, taps);
+      }
+      push(taps, x_vector);
+      const auto seen = segments ? taps : mask_taps(mask, taps);
+      push_dz<scalar_t>(dz, parameters, seen, grad_vector, p.silu);
+      if (!exists || mask == 0) {
+        dz[0] = {};
+      }
+      if (i < size) {
+        add_sums(sums, dz[0], seen);
+      }
+      const int s = i - (W - 1);
+      if (s >= 0 && store) {
+        auto dx = sum_dz(parameters, dz, counts);
+        if (p.grad_final_state.data) {
+#pragma unroll 1
+          for (int c = 0; c < x.size; ++c) {
+            set_element(dx, c, get_element(dx, c) + final_state_grad(p, b, d + c, begin + s));
+          }
+        }
+        grad_in.store_next(narrow<scalar_t>(dx));
+      }
+      ++i;
+    }
+  }
+  if (p.partials) {
+    write_partials<W>(p, unit, d, sums);
+  }
+}
+
+} // namespace
+
+} // namespace at::native
