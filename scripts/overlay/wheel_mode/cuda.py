@@ -18,6 +18,7 @@ DEFAULT_ARCHITECTURES = "8.0 9.0+PTX"
 _USUAL_HOME = Path("/usr/local/cuda")
 _PARTS = ("bin/nvcc", "include/cuda_runtime_api.h")
 
+_RELEASE = re.compile(r"release (\d+)\.")
 _FLAGS = (
     "-O3 --expt-relaxed-constexpr -D__CUDA_NO_HALF_OPERATORS__ -D__CUDA_NO_HALF_CONVERSIONS__ "
     "-D__CUDA_NO_HALF2_OPERATORS__ -D__CUDA_NO_BFLOAT16_CONVERSIONS__ -DAT_PER_OPERATOR_HEADERS -DNDEBUG "
@@ -40,7 +41,9 @@ class CudaToolchain:
     @property
     def runtime(self) -> Path:
         """Linked by its name; at run time it is the one that torch has loaded."""
-        return next(path for path in self.home.glob("lib*/libcudart.so"))
+        for path in self.home.glob("lib*/libcudart.so"):
+            return path
+        raise OverlayError(str(self.home), "linking takes libcudart.so, which this toolkit lacks", "CUDA_HOME=another")
 
     def key(self) -> tuple[str, ...]:
         """What makes two builds incompatible."""
@@ -56,7 +59,7 @@ def find_cuda(target: Target) -> CudaToolchain | None:
         print(f"  without CUDA: no nvcc found for the CUDA {target.cuda} of this torch; CUDA_HOME= names its toolkit")
         return None
     identity = _identity(home)
-    release = re.search(r"release (\d+)\.", identity)
+    release = _RELEASE.search(identity)
     if release is None or release[1] != target.cuda.partition(".")[0]:
         raise OverlayError(
             str(home),
@@ -68,10 +71,13 @@ def find_cuda(target: Target) -> CudaToolchain | None:
 
 def cuda_toolchain(home: Path, target: Target) -> CudaToolchain:
     architectures = os.environ.get("TORCH_CUDA_ARCH_LIST") or DEFAULT_ARCHITECTURES
+    identity = _identity(home)
     flags = [f"-std={target.cxx_standard}", *_FLAGS, *architecture_flags(architectures)]
+    if int(_RELEASE.search(identity)[1]) >= 13:
+        flags.append("-split-compile=0")  # the kernels of a source are many, and are compiled side by side
     if not (target.include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").exists():
         flags.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")  # the headers of a torch without CUDA
-    return CudaToolchain(home, _identity(home), architectures, tuple(flags))
+    return CudaToolchain(home, identity, architectures, tuple(flags))
 
 
 def architecture_flags(architectures: str) -> list[str]:
