@@ -258,7 +258,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--decode", type=int, nargs="*", default=[1, 8, 64, 128, 256, 512])
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--compile", type=int, nargs="*", default=[2048], help="the lengths for torch.compile's forms")
-    parser.add_argument("--csv", default="causal_conv1d_cuda.csv")
+    parser.add_argument("--csv", type=Path, default=Path("build/causal_conv1d_cuda.csv"))
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)
@@ -266,7 +266,8 @@ def main(arguments: list[str]) -> None:
     print(about)
     # One stream for all: autograd runs a backward pass on the stream of the forward pass, and that must be the
     # stream that is captured.
-    with open(options.csv, "w", newline="") as file, torch.cuda.stream(torch.cuda.Stream()):
+    options.csv.parent.mkdir(parents=True, exist_ok=True)
+    with options.csv.open("w", newline="") as file, torch.cuda.stream(torch.cuda.Stream()):
         file.write(f"# {about}\n# benchmarks/causal_conv1d.py --device cuda {shlex.join(arguments)}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
