@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,3 +225,10 @@ def update(
         threads=[input.size(1), input.size(0)], group_size=[32, 1], error_buf_idx=8,
     )  # fmt: skip
     return output
+
+
+def sparse_storage(elements: int) -> torch.Tensor:
+    """float16 zeros of which the machine need not have as many: pages come as they are touched."""
+    no_reserve = 0x4000  # mmap.MAP_NORESERVE, which not every Python names
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    return torch.frombuffer(mmap.mmap(-1, 2 * elements, flags=flags), dtype=torch.float16)

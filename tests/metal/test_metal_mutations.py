@@ -95,7 +95,7 @@ def check_causal_conv1d(library):
 
 
 def check_big_strides(library):
-    storage = torch.empty((1 << 30) * 5 + 100, dtype=torch.float16)
+    storage = host.sparse_storage((1 << 30) * 5 + 100)
     x = storage.as_strided((1, 6, 20), (0, 1 << 30, 1)).copy_(torch.randn(1, 6, 20))
     weight = torch.randn(6, 4).half()
     expected = torch.ops.aten.causal_conv1d(x.contiguous(), weight)
@@ -157,7 +157,9 @@ MUTATIONS = {
     "totals: a lane too few": small(TOTALS, "offset = 16", "offset = 8", check_totals),
     "conv: no barrier after the store": conv(BARRIER, ""),
     "conv: no barrier before the next": conv(BARRIER, "", which=1),
-    "conv: lane and channel swapped": conv("sums[c * kCausalConv1dLanes + lane] = sum[i]", "sums[lane * 4 + c] = sum[i]"),
+    "conv: lane and channel swapped": conv(
+        "sums[c * kCausalConv1dLanes + lane] = sum[i]", "sums[lane * 4 + c] = sum[i]"
+    ),
     "conv: one position too many": conv("t < end; ++t", "t <= end; ++t"),
     "conv: the tap one off": conv("t + k - (p.width - 1)), z)", "t + k - p.width), z)"),
     "conv: the state one off": conv("p.width - 1 + s - segment.start;", "p.width + s - segment.start;"),
