@@ -17,7 +17,7 @@ OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
 BUILT_BY = $(if $(CHROOT),--chroot "$(CHROOT)") $(if $(FOR),--python "$(FOR)")
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps package chroot chroot-shell chroot-remove test test-full test-gpu lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps test-mps-sim package chroot chroot-shell chroot-remove test test-full test-gpu lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"
@@ -78,6 +78,9 @@ chroot chroot-shell chroot-remove: $(READY)
 ##@ For a change to this repository
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
+
+test-mps-sim: wheel-mode ## the operators on a simulated mps device, against the CPU          [PYTEST_ARGS=]
+	@$(VENV_PYTHON) -m pytest -p metal_host.pytest_mps tests/simulated_mps $(PYTEST_ARGS)
 
 test-full: ## gradients in full, outputs beyond 2^31, Metal under sanitizers, a torch built: hours, as root
 	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 PYTORCH_TEST_WITH_SLOW=1 METAL_TEST_FULL=1 $(MAKE) --no-print-directory test PYTEST_ARGS='-m "full or not full" $(PYTEST_ARGS)'

@@ -22,7 +22,7 @@ SDK = compiler.PACKAGE / "sdk"
 _FLAGS = (
     "-x", "objective-c++", "-std=c++20", "-target", "x86_64-unknown-linux-gnu", "-stdlib=libstdc++",
     "--gcc-toolchain=/usr", "-fobjc-runtime=gcc", "-fconstant-string-class=NSConstantString", "-fblocks", "-fPIC",
-    "-DUSE_MPS", "-DAT_PER_OPERATOR_HEADERS", "-ferror-limit=0", "-fno-color-diagnostics",
+    "-DUSE_MPS", "-DAT_PER_OPERATOR_HEADERS", "-DFMT_HEADER_ONLY=1", "-ferror-limit=0", "-fno-color-diagnostics",
 )  # fmt: skip
 # A selector that a class lacks, and pointers of the wrong type, are warnings unless asked for.
 _WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")

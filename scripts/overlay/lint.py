@@ -66,7 +66,8 @@ def lint_files(root: Path) -> Iterator[OverlayError]:
 
 
 def lint_metal(roots: Iterable[Path]) -> list[OverlayError]:
-    """All Metal kernels, type-checked at both language levels, and what must hold across them."""
-    from metal_host import checks  # it builds on this package
+    """All Metal kernels, type-checked at both language levels, what must hold across them, and their host code."""
+    from metal_host import checks, host_code  # they build on this package
 
-    return checks.check_files(checks.metal_files(roots))
+    roots = list(roots)
+    return [*checks.check_files(checks.metal_files(roots)), *host_code.check_files(host_code.host_files(roots))]

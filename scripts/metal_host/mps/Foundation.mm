@@ -25,11 +25,11 @@ std::vector<id>& autoreleased() {
   return self;
 }
 - (instancetype)retain {
-  ++metal_host_retains(self);
+  ++*metal_host_retains(self);
   return self;
 }
 - (oneway void)release {
-  if (--metal_host_retains(self) == 0) {
+  if (--*metal_host_retains(self) == 0) {
     [self dealloc];
   }
 }
@@ -38,7 +38,7 @@ std::vector<id>& autoreleased() {
   return self;
 }
 - (NSUInteger)retainCount {
-  return metal_host_retains(self);
+  return *metal_host_retains(self);
 }
 - (void)dealloc {
   metal_host_destroy_object(self);

@@ -2,6 +2,8 @@
 // needs. Unlike a real one it can send messages to objects that have no memory of their own: buffers of the device.
 #include "memory.h"
 
+#include <unwind.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -55,6 +57,13 @@ struct alignas(16) Header {
   std::atomic<size_t> retains{1};
 };
 
+struct Category {
+  const char* name;
+  const char* class_name;
+  MethodList* methods;
+  MethodList* class_methods;
+};
+
 struct ConstantStrings {
   const char* class_name;
   Object* instances[1];
@@ -97,14 +106,19 @@ class Runtime {
     for (auto* selector = symbols.selectors; selector != nullptr && selector->name != nullptr; ++selector) {
       selector->name = unique(selector->name);
     }
-    if (symbols.category_count != 0) {
-      fail("categories are not simulated");
+    // The compiler hangs the protocols of a file on a category without methods.
+    for (int i = 0; i < symbols.category_count; ++i) {
+      const auto& category = *static_cast<Category*>(symbols.definitions[symbols.class_count + i]);
+      for (const auto* list : {category.methods, category.class_methods}) {
+        if (list != nullptr && list->count != 0) {
+          fail(std::string("categories are not simulated, but ") + category.class_name + " has one");
+        }
+      }
     }
     for (int i = 0; i < symbols.class_count; ++i) {
       auto* cls = static_cast<Class*>(symbols.definitions[i]);
       classes_[cls->name] = cls;
       unresolved_.insert(cls);
-      unresolved_.insert(cls->meta);
     }
     auto** strings = static_cast<ConstantStrings**>(symbols.definitions[symbols.class_count + symbols.category_count]);
     for (; strings != nullptr && *strings != nullptr; ++strings) {
@@ -150,23 +164,21 @@ class Runtime {
   }
 
  private:
-  // A class's super, or that of its metaclass: the super's metaclass, and for a root class the class itself.
+  // The compiler leaves it out of metaclasses: it is the super's metaclass, and for a root class the class itself.
   Class* super_of(Class* cls) {
-    if (unresolved_.erase(cls) != 0) {
-      const bool is_meta = (cls->info & 2) != 0;
-      auto* named = classes_.at(cls->name);
-      if (cls->super == nullptr) {
-        cls->super = is_meta ? named : nullptr;
-      } else {
-        const auto* name = reinterpret_cast<const char*>(cls->super);
-        const auto found = classes_.find(name);
-        if (found == classes_.end()) {
-          fail(std::string("no class ") + name);
-        }
-        cls->super = is_meta ? found->second->meta : found->second;
+    auto* named = classes_.at(cls->name);
+    if (unresolved_.erase(named) != 0 && named->super != nullptr) {
+      const auto* name = reinterpret_cast<const char*>(named->super);
+      const auto found = classes_.find(name);
+      if (found == classes_.end()) {
+        fail(std::string("no class ") + name);
       }
+      named->super = found->second;
     }
-    return cls->super;
+    if (cls == named) {
+      return cls->super;
+    }
+    return named->super == nullptr ? named : named->super->meta;
   }
 
   Class* buffer_class() {
@@ -199,6 +211,18 @@ void* nothing() {
 } // namespace
 
 extern "C" {
+
+// Exceptions are those of C++.
+_Unwind_Reason_Code __gxx_personality_v0(
+    int, _Unwind_Action, _Unwind_Exception_Class, _Unwind_Exception*, _Unwind_Context*);
+_Unwind_Reason_Code __gnu_objc_personality_v0(
+    int version,
+    _Unwind_Action actions,
+    _Unwind_Exception_Class exception_class,
+    _Unwind_Exception* exception,
+    _Unwind_Context* context) {
+  return __gxx_personality_v0(version, actions, exception_class, exception, context);
+}
 
 void __objc_exec_class(Module* module) {
   Runtime::instance().load(*module);
@@ -239,8 +263,8 @@ Object* metal_host_create_object(Class* cls) {
   return object;
 }
 
-std::atomic<size_t>& metal_host_retains(Object* object) {
-  return reinterpret_cast<Header*>(reinterpret_cast<char*>(object) - sizeof(Header))->retains;
+std::atomic<size_t>* metal_host_retains(Object* object) {
+  return &reinterpret_cast<Header*>(reinterpret_cast<char*>(object) - sizeof(Header))->retains;
 }
 
 void metal_host_destroy_object(Object* object) {

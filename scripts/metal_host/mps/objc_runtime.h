@@ -9,5 +9,5 @@
 extern "C" {
 id metal_host_create_object(Class cls); // with one reference
 void metal_host_destroy_object(id object);
-std::atomic<size_t>& metal_host_retains(id object);
+std::atomic<size_t>* metal_host_retains(id object);
 }

@@ -68,7 +68,7 @@ def generate(target: Target, edits: list[Edit], folder: Path, devices: tuple[str
     scratch = folder.with_name(folder.name + ".scratch")
     shutil.rmtree(scratch, ignore_errors=True)
     _write_source(target, edits, scratch / "source")
-    _run_torchgen(target, scratch)
+    _run_torchgen(target, scratch, devices)
     output = scratch / "out"
     description = json.loads((output / "operators.json").read_text())
     files = {f"include/{name}": text for name, text in _headers(target, output).items()}
@@ -97,10 +97,10 @@ def _write_source(target: Target, edits: list[Edit], source: Path) -> None:
     sync_folder(source, files)
 
 
-def _run_torchgen(target: Target, scratch: Path) -> None:
+def _run_torchgen(target: Target, scratch: Path, devices: tuple[str, ...]) -> None:
     """From inside `scratch`, since the generated comments name the templates by a path relative to here."""
     environment = {**os.environ, "PYTHONPATH": str(target.root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(_DRIVER), "source", "out"]
+    command = [sys.executable, str(_DRIVER), "source", "out", *(["--mps"] if "MPS" in devices else [])]
     run = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True)
     if run.returncode != 0:
         raise OverlayError(

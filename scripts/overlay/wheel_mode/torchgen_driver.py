@@ -1,6 +1,6 @@
 """Runs the target's torchgen on our entries. A script: its interpreter has the target's torchgen first on its path.
 
-    python torchgen_driver.py <source> <out>
+    python torchgen_driver.py <source> <out> [options of torchgen]
 
 <source>  native/*.yaml and templates/ as in aten/src/ATen, autograd/derivatives.yaml and its templates/
 <out>     gets ATen/, autograd/ and operators.json
@@ -52,7 +52,7 @@ def python_bindings(native_functions):
     }
 
 
-source, out = map(Path, sys.argv[1:])
+source, out = map(Path, sys.argv[1:3])
 native_functions_yaml, tags_yaml = source / "native/native_functions.yaml", source / "native/tags.yaml"
 parse_native_yaml = torchgen.gen.parse_native_yaml
 torchgen.gen.parse_native_yaml = parse_with_all_keys
@@ -64,6 +64,7 @@ sys.argv[1:] = [
     f"--install-dir={out / 'ATen'}",
     f"--aoti-install-dir={out / 'aoti'}",
     "--per-operator-headers",
+    *sys.argv[3:],
 ]
 torchgen.gen.main()
 gen_autograd.gen_autograd(

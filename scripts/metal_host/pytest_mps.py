@@ -1,0 +1,9 @@
+"""`pytest -p metal_host.pytest_mps`: the tests run with the simulated mps device, which must come before torch."""
+
+from __future__ import annotations
+
+import os
+
+from . import simulated_mps
+
+simulated_mps.load(sanitize=os.environ.get("METAL_TEST_FULL") == "1")

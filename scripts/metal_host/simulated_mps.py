@@ -1,0 +1,185 @@
+"""A simulated `mps` device beside a CPU build of torch: the overlay's .mm and .metal, run on Linux.
+
+    python -m metal_host.simulated_mps          # builds it, after `make wheel-mode`
+
+    import metal_host.simulated_mps as mps      # before torch
+    mps.load()
+    torch.ones(3, device="mps")
+
+Host code cannot read a tensor's memory there: that faults. Kernels run when the host waits for them. What the overlay
+has no kernels for runs on the CPU, and is counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from overlay.errors import OverlayError
+from overlay.model import load_patches
+from overlay.paths import BUILD, OVERLAYS, PATCHES
+from overlay.wheel_mode.codegen import generate
+from overlay.wheel_mode.target import from_python
+from overlay.wheel_mode.toolchain import LINK_FLAGS, find_toolchain
+
+from . import checks, compiler, frontend, host_code
+
+SOURCES = compiler.PACKAGE / "mps"
+FOLDER = BUILD / "simulated-mps"
+_STUB = SOURCES / "dispatch_stub.cpp"
+# Registrations for a device come in one generated source.
+_REGISTRATIONS = """#define DISPATCH_KEY_NAMESPACE RegisterMPS
+#include "RegisterMPSEverything.cpp"
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    dispatch_stub: Path  # to be loaded before torch
+    device: Path
+
+
+@cache
+def build() -> Built:
+    """Brings it up to date."""
+    target = from_python(sys.executable)
+    operators = _operators_library()
+    generated = FOLDER / "generated"
+    generate(target, load_patches(PATCHES), generated, ("MPS",))
+    headers = sorted(SOURCES.glob("*.h"))
+    objects = [host_code.compile_object(path, depends=headers) for path in sorted(SOURCES.glob("*.mm"))]
+    objects += [host_code.compile_object(path) for path in host_code.host_files(OVERLAYS)]
+    toolchain = find_toolchain(target)
+    includes = [f"-I{generated / 'include'}", f"-I{OVERLAYS[0] / 'aten' / 'src'}", f"-isystem{target.include}"]
+    flags = [*toolchain.flags, *includes]
+    plain = [path for path in sorted(SOURCES.glob("*.cpp")) if path != _STUB]
+    objects += [_compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2"]) for path in plain]
+    registrations = (generated / "src" / "RegisterMPSEverything.cpp").read_text()
+    objects.append(
+        _compile(
+            toolchain.compiler, _REGISTRATIONS, generated / "src" / "mps.cpp", [*flags, "-O1", "-w"], registrations
+        )
+    )
+    stub = _compile(toolchain.compiler, _STUB.read_text(), _STUB, [*flags, "-O2"])
+    torch = [target.root / "torch" / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")]
+    return Built(
+        _link(toolchain.compiler, "libmetal_host_dispatch_stub.so", [stub], []),
+        _link(toolchain.compiler, "libmetal_host_mps.so", objects, [operators, *torch, compiler.runtime()]),
+    )
+
+
+def _operators_library() -> Path:
+    from torch_overlay._builds import find_build
+
+    return find_build().library
+
+
+def _compile(cxx: str, text: str, path: Path, flags: Sequence[str], *depends: str) -> Path:
+    headers = (header.read_text() for header in sorted(SOURCES.glob("*.h")))
+    digest = hashlib.sha256("\0".join([cxx, text, *flags, *headers, *depends]).encode()).hexdigest()
+    target = FOLDER / "objects" / f"{path.stem}-{digest[:24]}.o"
+    with compiler.made_once(target) as made:
+        if made:
+            command = [*cxx.split(), *flags, f"-I{path.parent}", "-x", "c++", "-c", "-o", str(made), "-"]
+            _run(command, f"compiling {compiler.shown(str(path))}", text)
+    return target
+
+
+def _link(cxx: str, name: str, objects: Sequence[Path], libraries: Sequence[Path]) -> Path:
+    parts = [str(path) for path in (*objects, *libraries)]
+    stamps = [f"{path}:{path.stat().st_mtime_ns}" for path in libraries]
+    digest = hashlib.sha256("\0".join([cxx, *parts, *stamps]).encode()).hexdigest()
+    target = FOLDER / f"{digest[:24]}" / name
+    with compiler.made_once(target) as made:
+        if made:
+            _run([*cxx.split(), *LINK_FLAGS, "-o", str(made), *parts, "-ldl"], f"linking {name}")
+    return target
+
+
+def _run(command: Sequence[str], what: str, text: str | None = None) -> None:
+    run = subprocess.run(command, input=text, capture_output=True, text=True)
+    if run.returncode:
+        raise OverlayError(what, run.stderr.strip()[-4000:])
+
+
+# ---- In use --------------------------------------------------------------------------------
+
+
+def load(*, sanitize: bool = False) -> None:
+    """Makes `mps` a device of this process. `sanitize`: kernels' loads and stores are checked."""
+    if "torch" in sys.modules:
+        raise OverlayError("torch", "the simulated device is loaded before torch", "import it first")
+    built = _build_apart()
+    ctypes.CDLL(str(built.dispatch_stub), mode=ctypes.RTLD_GLOBAL)
+    import torch
+
+    import torch_overlay  # noqa: F401  its library has the stubs that host code registers with
+
+    torch.ops.load_library(built.device)
+    torch._C._has_mps = True
+    for path in checks.metal_files(OVERLAYS):
+        load_kernels(path, sanitize=sanitize)
+
+
+def _build_apart() -> Built:
+    """In another process, since finding the operators' library imports torch."""
+    run = subprocess.run([sys.executable, "-m", "metal_host.simulated_mps"], stdout=subprocess.PIPE, text=True)
+    if run.returncode:
+        raise OverlayError("the simulated mps device", "it could not be built; the reason is above")
+    return Built(*map(Path, run.stdout.split("\n")[:2]))
+
+
+def load_kernels(path: Path, source: str | None = None, *, sanitize: bool = False) -> None:
+    """The kernels of a .metal file, in place of those of the same names. `source`: instead of what the file has."""
+    import torch
+
+    level = compiler.METAL_3_1
+    rewritten = frontend.rewrite(source or path.read_text(), str(path), level)
+    torch.ops.metal_host.load_kernels(str(compiler.compile_library(rewritten.text, str(path), level, sanitize)))
+
+
+@dataclass
+class Counts:
+    """What ran within `with counting() as counts:`, by name."""
+
+    kernels: dict[str, int]
+    fallbacks: dict[str, int]
+
+
+@contextmanager
+def counting() -> Iterator[Counts]:
+    import torch
+
+    def now() -> tuple[dict[str, int], dict[str, int]]:
+        torch.mps.synchronize()
+        return torch.ops.metal_host.dispatches(), torch.ops.metal_host.fallbacks()
+
+    def since(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+        return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
+
+    counts = Counts({}, {})
+    kernels, fallbacks = now()
+    yield counts
+    after = now()
+    counts.kernels, counts.fallbacks = since(kernels, after[0]), since(fallbacks, after[1])
+
+
+def main() -> int:
+    try:
+        built = build()
+    except OverlayError as error:
+        print(error.render(), file=sys.stderr)
+        return 1
+    print(built.dispatch_stub, built.device, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""causal_conv1d on mps: what its OpInfo has no samples for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from metal_host.executor import SCHEDULES
+from metal_host.simulated_mps import counting
+
+
+@pytest.fixture
+def sequences():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(1, 5, 20), torch.randn(5, 4), torch.randn(5)
+    return x.to("mps"), weight.to("mps"), bias.to("mps")
+
+
+def test_bad_cu_seqlens_are_reported_when_the_host_waits(sequences):
+    bounds = torch.tensor([0, 7, 21], device="mps")
+    out = F.causal_conv1d(*sequences, "silu", cu_seqlens=bounds)
+    assert out.shape == (1, 5, 20)
+    with pytest.raises(torch.AcceleratorError, match="to run from 0 to T = 20, but got 21 at 2"):
+        torch.mps.synchronize()
+    torch.mps.synchronize()  # said once
+
+
+def test_bad_state_indices_are_reported(sequences):
+    x, weight, bias = sequences
+    pool = torch.zeros(2, 5, 3, device="mps")
+    F.causal_conv1d_update(x, pool, weight, bias, state_indices=torch.tensor([7], device="mps"))
+    with pytest.raises(torch.AcceleratorError, match="state_indices below S = 2, but got 7 at 0"):
+        torch.mps.synchronize()
+
+
+def test_float32_parameters(sequences):
+    x, weight, bias = sequences
+    actual = F.causal_conv1d(x.half(), weight, bias, "silu")
+    expected = F.causal_conv1d(x.cpu().half(), weight.cpu(), bias.cpu(), "silu")
+    torch.testing.assert_close(actual.cpu(), expected)
+
+
+def test_expanded(sequences):
+    x, weight, _ = sequences
+    x, weight = x.expand(3, 5, 20), weight[:1].expand(5, 4)
+    torch.testing.assert_close(F.causal_conv1d(x, weight).cpu(), F.causal_conv1d(x.cpu(), weight.cpu()))
+
+
+def test_some_gradients(sequences):
+    x, weight, bias = sequences
+    for wanted in range(3):
+        inputs = [tensor.detach().requires_grad_(i == wanted) for i, tensor in enumerate(sequences)]
+        on_cpu = [tensor.detach().cpu().requires_grad_(i == wanted) for i, tensor in enumerate(sequences)]
+        F.causal_conv1d(*inputs, "silu").sum().backward()
+        F.causal_conv1d(*on_cpu, "silu").sum().backward()
+        torch.testing.assert_close(inputs[wanted].grad.cpu(), on_cpu[wanted].grad)
+
+
+def test_nonfinite(sequences):
+    x, weight, bias = sequences
+    x[0, 0, 3], x[0, 1, 4], x[0, 2, 5] = torch.inf, -torch.inf, torch.nan
+    for activation in (None, "silu"):
+        expected = F.causal_conv1d(x.cpu(), weight.cpu(), bias.cpu(), activation)
+        torch.testing.assert_close(F.causal_conv1d(x, weight, bias, activation).cpu(), expected, equal_nan=True)
+
+
+def test_offsets_beyond_2_32():
+    """Channels 2^30 elements apart, of which few pages are ever touched."""
+    storage = torch.empty((1 << 30) * 5 + 100, dtype=torch.float16, device="mps")
+    values, weight = torch.randn(1, 6, 20).half(), torch.randn(6, 4).half()
+    x = storage.as_strided((1, 6, 20), (0, 1 << 30, 1)).copy_(values)
+    out = F.causal_conv1d(x, weight.to("mps"))
+    torch.testing.assert_close(out.cpu(), F.causal_conv1d(values, weight))
+
+
+def test_update_changes_the_state_of_the_caller():
+    torch.manual_seed(0)
+    pool, x, weight = torch.randn(4, 6, 9), torch.randn(2, 6), torch.randn(6, 4)
+    rows = torch.tensor([3, 1])
+    big = pool.to("mps")
+    actual = F.causal_conv1d_update(x.to("mps"), big[:, :, 2:7], weight.to("mps"), state_indices=rows.to("mps"))
+    expected = F.causal_conv1d_update(x, pool[:, :, 2:7], weight, state_indices=rows)
+    torch.testing.assert_close(actual.cpu(), expected)
+    assert torch.equal(big.cpu(), pool)
+
+
+def test_module_trains():
+    torch.manual_seed(0)
+    module = torch.nn.CausalConv1d(6, 4, activation="silu")
+    x = torch.randn(2, 6, 30)
+    module(x).square().sum().backward()
+    expected = [parameter.grad.clone() for parameter in module.parameters()]
+    module = module.to("mps")
+    module.zero_grad()
+    with counting() as counts:
+        module(x.to("mps")).square().sum().backward()
+    assert "causal_conv1d_backward_partials_float" in counts.kernels
+    for parameter, grad in zip(module.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), grad)
+
+
+def test_all_schedules_agree(sequences):
+    x, weight, bias = (tensor.requires_grad_() for tensor in sequences)
+    results = []
+    for schedule in SCHEDULES.values():
+        torch.ops.metal_host.set_options(schedule, 2)
+        out = F.causal_conv1d(x, weight, bias, "silu")
+        results.append([t.cpu() for t in (out, *torch.autograd.grad(out.square().sum(), (x, weight, bias)))])
+    torch.ops.metal_host.set_options(0, 1)
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
