@@ -29,7 +29,9 @@ def main(path: Path, dtype: str = "bfloat16") -> None:
             if not points:
                 continue
             times = [int(r["T"]) for r in points]
-            style = dict(color="black", linestyle=":") if name == "copy kernel" else dict(marker="o", markersize=4)
+            style = dict(color=f"C{NAMES.index(name)}", marker="o", markersize=4)
+            if name == "copy kernel":
+                style = dict(color="black", linestyle=":")
             for axis, (field, _) in zip(axes[:, column], QUANTITIES):
                 scale = 100 if field == "of_copy" else 1
                 axis.plot(times, [scale * float(r[field]) for r in points], label=name, **style)
