@@ -174,16 +174,20 @@ def link(objects: Sequence[Path], path: Path) -> None:
 
 
 def _precompiled_library(flags: Sequence[str]) -> Path:
-    path = CACHE / "library" / f"{key_of(repr(flags))}.pch"
+    path = CACHE / "library" / f"{key_of(repr(flags), str(LIBRARY))}.pch"  # it names its headers
     with made_once(path) as made:
         if made:
             header = [arg if arg != "c++" else "c++-header" for arg in _CLANG_FLAGS]
             source = LIBRARY / "metal.h"
-            _run(
-                [*clang(), *header, *flags, "-Wno-pragma-system-header-outside-header", f"-isystem{INCLUDE}",
-                 str(source), "-o", str(made)],
-                "precompiling the Metal library",
-            )  # fmt: skip
+            # Its headers' content is in its name; when they were last written does not matter.
+            options = [
+                "-Wno-pragma-system-header-outside-header",
+                "-Xclang",
+                "-fno-pch-timestamp",
+                f"-isystem{INCLUDE}",
+            ]
+            command = [*clang(), *header, *flags, *options, str(source), "-o", str(made)]
+            _run(command, "precompiling the Metal library")
     return path
 
 

@@ -238,6 +238,15 @@ def test_without_a_compiler(monkeypatch, tmp_path):
     compiler.clang.cache_clear()
 
 
+def test_headers_may_be_touched():
+    """By git, for one: their content counts."""
+    source = "kernel void f(device float* out) { out[0] = 1; }\n"
+    frontend.type_check(source, "touched.metal", METAL_3_1)
+    for path in compiler.LIBRARY.iterdir():
+        path.touch()
+    frontend.type_check(source, "touched.metal", METAL_3_1)
+
+
 def test_what_passed_is_not_compiled_again(tmp_path, monkeypatch):
     path = write(tmp_path, "A.metal", "kernel void once(device float* out) { out[0] = 1; }\n")
     assert refusals(path) == []
