@@ -23,7 +23,7 @@ def digest(data: bytes) -> str:
 
 def in_tree(root: Path) -> dict[str, str]:
     """What `make apply` adds to a tree."""
-    plan = make_plan(open_tree(root), load_patches(), OVERLAYS)
+    plan = make_plan(open_tree(root), load_patches(), OVERLAYS, rebase=False, progress=lambda planned: None)
     assert not plan.refusals
     return {file.path: digest(file.new) for file in plan.files if file.original is None and file.new is not None}
 
