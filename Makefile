@@ -78,6 +78,7 @@ chroot chroot-shell chroot-remove: $(READY)
 ##@ For a change to this repository
 test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),:,$(MAKE) --no-print-directory test-mps-sim)
 
 test-mps-sim: wheel-mode ## the operators on a simulated mps device, against the CPU          [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p metal_host.pytest_mps tests/simulated_mps $(PYTEST_ARGS)

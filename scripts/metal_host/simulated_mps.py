@@ -26,7 +26,7 @@ from overlay.errors import OverlayError
 from overlay.model import load_patches
 from overlay.paths import BUILD, OVERLAYS, PATCHES
 from overlay.wheel_mode.codegen import generate
-from overlay.wheel_mode.target import from_python
+from overlay.wheel_mode.target import Target, from_python
 from overlay.wheel_mode.toolchain import LINK_FLAGS, find_toolchain
 
 from . import checks, compiler, frontend, host_code
@@ -51,8 +51,7 @@ def build() -> Built:
     """Brings it up to date."""
     target = from_python(sys.executable)
     operators = _operators_library()
-    generated = FOLDER / "generated"
-    generate(target, load_patches(PATCHES), generated, ("MPS",))
+    generated = _generate(target)
     headers = sorted(SOURCES.glob("*.h"))
     objects = [host_code.compile_object(path, depends=headers) for path in sorted(SOURCES.glob("*.mm"))]
     objects += [host_code.compile_object(path) for path in host_code.host_files(OVERLAYS)]
@@ -68,11 +67,40 @@ def build() -> Built:
         )
     )
     stub = _compile(toolchain.compiler, _STUB.read_text(), _STUB, [*flags, "-O2"])
-    torch = [target.root / "torch" / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")]
     return Built(
         _link(toolchain.compiler, "libmetal_host_dispatch_stub.so", [stub], []),
-        _link(toolchain.compiler, "libmetal_host_mps.so", objects, [operators, *torch, compiler.runtime()]),
+        _link(
+            toolchain.compiler,
+            "libmetal_host_mps.so",
+            objects,
+            [operators, *_torch_libraries(target), compiler.runtime()],
+        ),
     )
+
+
+def _generate(target: Target) -> Path:
+    """What torchgen makes of our entries, with MPS."""
+    sources = [*sorted(PATCHES.rglob("*.yaml")), *sorted((compiler.PACKAGE.parent / "overlay/wheel_mode").rglob("*.*"))]
+    digest = hashlib.sha256(target.describe().encode())
+    for path in sources:
+        if path.suffix != ".pyc":
+            digest.update(path.read_bytes() + b"\0")
+    folder = FOLDER / "generated" / digest.hexdigest()[:24]
+    with compiler.made_once(folder) as made:
+        if made:
+            generate(target, load_patches(PATCHES), made, ("MPS",))
+    return folder
+
+
+def build_host_library(path: Path) -> Path:
+    """A .mm as a library of its own, whose registrations take the place of those before."""
+    target = from_python(sys.executable)
+    libraries = [build().device, _operators_library(), *_torch_libraries(target)]
+    return _link(find_toolchain(target).compiler, f"lib{path.stem}.so", [host_code.compile_object(path)], libraries)
+
+
+def _torch_libraries(target: Target) -> list[Path]:
+    return [target.root / "torch" / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")]
 
 
 def _operators_library() -> Path:
