@@ -58,10 +58,15 @@ def make_tree(root: Path, patched: bool = True) -> Path:
         },
     )
     if patched:
-        write(root, {name: f"// {name}\n" for name in OURS})
-        files = {name: record(None, (root / name).read_bytes()) for name in OURS}
-        (root / STATE_FILE).write_bytes(State("2.6.0a0", files, {}).dump())
+        patch(root, OURS)
     return root
+
+
+def patch(root: Path, sources: list[str]) -> None:
+    """As `make apply` would, for sources that it adds."""
+    write(root, {name: f"// {name}\n" for name in sources})
+    files = {name: record(None, (root / name).read_bytes()) for name in sources}
+    (root / STATE_FILE).write_bytes(State("2.6.0a0", files, {}).dump())
 
 
 def make_program(folder: Path, name: str, script: str) -> None:

@@ -115,8 +115,16 @@ def test_other_switches_configure_again(tree, monkeypatch, capsys):
     assert helpers.calls(tree).count("build --cmake --cmake-only") == 2
 
 
-def test_other_sources_configure_again(tree):
-    """CMake looks for sources when it is run, and ninja misses those that `make revert` removed."""
+def test_another_source_configures_again(tree):
+    """CMake looks for sources only when it is run."""
+    source_mode.build(helpers.job(tree))
+    new = "aten/src/ATen/native/New.cpp"
+    helpers.patch(tree, [*OURS, new])
+    source_mode.build(helpers.job(tree))
+    assert object_of(new) in helpers.objects(tree)
+
+
+def test_reverted_it_builds_without_them(tree):
     source_mode.build(helpers.job(tree))
     for name in (*OURS, ".aten-overlay.json"):
         (tree / name).unlink()
