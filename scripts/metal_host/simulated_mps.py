@@ -17,12 +17,14 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from overlay.errors import OverlayError
+from overlay.machine import compile_jobs
 from overlay.model import load_patches
 from overlay.paths import BUILD, OVERLAYS, PATCHES
 from overlay.wheel_mode.codegen import generate
@@ -53,20 +55,22 @@ def build() -> Built:
     operators = _operators_library()
     generated = _generate(target)
     headers = sorted(SOURCES.glob("*.h"))
-    objects = [host_code.compile_object(path, depends=headers) for path in sorted(SOURCES.glob("*.mm"))]
-    objects += [host_code.compile_object(path) for path in host_code.host_files(OVERLAYS)]
     toolchain = find_toolchain(target)
     includes = [f"-I{generated / 'include'}", f"-I{OVERLAYS[0] / 'aten' / 'src'}", f"-isystem{target.include}"]
     flags = [*toolchain.flags, *includes]
-    plain = [path for path in sorted(SOURCES.glob("*.cpp")) if path != _STUB]
-    objects += [_compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2"]) for path in plain]
-    registrations = (generated / "src" / "RegisterMPSEverything.cpp").read_text()
-    objects.append(
-        _compile(
-            toolchain.compiler, _REGISTRATIONS, generated / "src" / "mps.cpp", [*flags, "-O1", "-w"], registrations
-        )
-    )
-    stub = _compile(toolchain.compiler, _STUB.read_text(), _STUB, [*flags, "-O2"])
+    registrations = generated / "src" / "RegisterMPSEverything.cpp"
+
+    def compile_one(path: Path) -> Path:
+        if path == registrations:
+            return _compile(toolchain.compiler, _REGISTRATIONS, path, [*flags, "-O1", "-w"], path.read_text())
+        if path.suffix == ".mm":
+            return host_code.compile_object(path, depends=headers if path.parent == SOURCES else ())
+        return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2"])
+
+    sources = [_STUB, registrations, *host_code.host_files([*OVERLAYS, SOURCES])]
+    sources += [path for path in sorted(SOURCES.glob("*.cpp")) if path != _STUB]
+    with ThreadPoolExecutor(compile_jobs()) as pool:  # the compilers are other processes
+        stub, *objects = pool.map(compile_one, sources)
     return Built(
         _link(toolchain.compiler, "libmetal_host_dispatch_stub.so", [stub], []),
         _link(
