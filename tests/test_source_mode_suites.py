@@ -84,7 +84,7 @@ def test_without_a_baseline_every_failure_counts(tree, capsys):
     write_test(tree)
     assert run(patch(tree)) == 1
     printed = capsys.readouterr().out
-    assert "no baseline for it" in printed and "new failure: TestNN.test_flaky_tolerance" in printed
+    assert "; no baseline, every failure is listed" in printed and "new failure: TestNN.test_flaky_tolerance" in printed
 
 
 def test_a_baseline_is_of_an_unpatched_tree(tree):
