@@ -146,6 +146,8 @@ def _run(command: Sequence[str], what: str, text: str | None = None) -> None:
 
 def load(*, sanitize: bool = False) -> None:
     """Makes `mps` a device of this process. `sanitize`: kernels' loads and stores are checked."""
+    if sys.platform != "linux":
+        raise OverlayError(sys.platform, "the mps device is simulated on Linux alone", "make test-mps TREE=...")
     if "torch" in sys.modules:
         raise OverlayError("torch", "the simulated device is loaded before torch", "import it first")
     built = _build_apart()

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 import torch
+from metal_host import simulated_mps
 from metal_host.simulated_mps import counting
+from overlay.errors import OverlayError
 
 
 def test_tensors():
@@ -74,6 +76,14 @@ def test_events_and_streams():
     assert event.query()
     torch.accelerator.synchronize()
     assert torch.accelerator.current_accelerator() == torch.device("mps")
+
+
+def test_it_comes_before_torch_and_on_linux_alone(monkeypatch):
+    with pytest.raises(OverlayError, match="before torch"):
+        simulated_mps.load()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(OverlayError, match="on Linux alone"):
+        simulated_mps.load()
 
 
 FAULTS = """
