@@ -151,6 +151,10 @@ def test_switches(tree, monkeypatch):
     assert (switches["USE_CUDA"], switches["USE_MKLDNN"]) == ("1", "OFF")
     assert (switches["CMAKE_PREFIX_PATH"], switches["CXX"]) == ("/opt", "clang++")
     assert "USE_SYSTEM_LIBS" not in switches and "HOME" not in switches
+    monkeypatch.setenv("OPT", "fast")
+    with pytest.raises(OverlayError, match="OPT=fast"):
+        helpers.job(tree)
+    monkeypatch.setenv("OPT", "3")
     monkeypatch.setenv("KERNELS", "avx9")
     with pytest.raises(OverlayError, match="KERNELS=avx9"):
         helpers.job(tree)

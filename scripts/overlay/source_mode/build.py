@@ -29,7 +29,7 @@ from . import debian_tree
 from .checks import Site, check
 from .machine import Machine
 from .progress import STATUS, Progress, clock_time
-from .switches import ccache_variables, switches
+from .switches import GENERATED_SOURCES, ccache_variables, optimization, switches
 
 _CONFIGURATION = "overlay-configuration.json"
 _LOG = "overlay-build.log"
@@ -47,6 +47,7 @@ class Build:
     switches: dict[str, str]
     ccache: dict[str, str]
     kernels: str  # "default" or "all"
+    optimization: int  # of the generated sources
 
     @property
     def folder(self) -> Path:
@@ -72,7 +73,7 @@ def make_build(tree: Tree, machine: Machine, python: str) -> Build:
     if kernels not in ("default", "all"):
         raise OverlayError(f"KERNELS={kernels}", "the native/cpu kernels are compiled for `default` or for `all`")
     variables = switches(tree, machine, os.environ), ccache_variables(tree, machine, os.environ)
-    return Build(tree, machine, python, *variables, kernels)
+    return Build(tree, machine, python, *variables, kernels, optimization(os.environ))
 
 
 def build(job: Build, objects_only: bool = False) -> None:
@@ -113,7 +114,8 @@ def build_wheel(job: Build, destination: Path) -> Path:
 
 def _configure(job: Build, log: TextIO) -> None:
     """CMake, where the build folder has none or another configuration: switches, or sources that the overlay adds."""
-    wanted = {"switches": job.switches, "kernels": job.kernels, "python": job.python, "sources": overlay_sources(job)}
+    names = ("switches", "kernels", "optimization", "python")
+    wanted = {**{name: getattr(job, name) for name in names}, "sources": overlay_sources(job)}
     record = job.folder / _CONFIGURATION
     stands = json.loads(record.read_text()) if record.is_file() else {}
     if stands == wanted and (job.folder / "build.ninja").is_file():
@@ -124,6 +126,8 @@ def _configure(job: Build, log: TextIO) -> None:
             print(f"  {name}: {before} -> {after}")
     print("  configuring, a minute", flush=True)
     record.unlink(missing_ok=True)
+    hook = Path(__file__).with_name("generated_sources.cmake").read_text()
+    write_if_changed(job.folder / GENERATED_SOURCES, hook.replace("@OPTION@", f"-O{job.optimization}"))
     _logged(job, log, [job.python, "setup.py", "build", "--cmake", "--cmake-only"])
     if job.kernels == "default":
         _logged(job, log, ["cmake", *_BASELINE_KERNELS, str(job.folder)])

@@ -11,12 +11,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..errors import OverlayError
 from ..paths import BUILD, REPO
 from ..state import load_state
 from ..trees import Tree
 from .debian_tree import is_debian
 from .machine import Machine
 
+GENERATED_SOURCES = "overlay-generated-sources.cmake"
 _OFF = (
     "BUILD_TEST",
     "USE_CUDA",
@@ -50,7 +52,7 @@ _KNOWN = ("ATEN_THREADING", "BLAS", "CC", "CXX", "DEBUG", "LDFLAGS", "WERROR")
 def switches(tree: Tree, machine: Machine, environment: Mapping[str, str]) -> dict[str, str]:
     """What the environment sets, over our defaults."""
     flags = ["-g0", *(["-fuse-ld=mold"] if machine.has("mold") else []), "-w"]
-    optimize = f"-O{environment.get('OPT', '1')} -DNDEBUG"
+    optimize = f"-O{max(1, optimization(environment))} -DNDEBUG"
     defaults = {
         **dict.fromkeys(_OFF, "OFF"),
         **(_DEBIAN if is_debian(tree) else {}),
@@ -59,6 +61,7 @@ def switches(tree: Tree, machine: Machine, environment: Mapping[str, str]) -> di
         "CXXFLAGS": " ".join([*flags, *(["-I/usr"] if is_debian(tree) else [])]),
         "CMAKE_C_FLAGS_RELEASE": optimize,
         "CMAKE_CXX_FLAGS_RELEASE": optimize,
+        "CMAKE_PROJECT_Torch_INCLUDE": str(tree.root / "build" / GENERATED_SOURCES),
         "PYTORCH_BUILD_VERSION": build_version(tree),
         "PYTORCH_BUILD_NUMBER": "1",
     }
@@ -69,6 +72,14 @@ def switches(tree: Tree, machine: Machine, environment: Mapping[str, str]) -> di
         name: value for name, value in environment.items() if name in known or name.startswith(_KNOWN_PREFIXES)
     }
     return dict(sorted({**defaults, **given}.items()))
+
+
+def optimization(environment: Mapping[str, str]) -> int:
+    """OPT, for what PyTorch does not compile with -O levels of its own."""
+    given = environment.get("OPT", "0")
+    if given not in ("0", "1", "2", "3"):
+        raise OverlayError(f"OPT={given}", "a compiler's -O level is 0, 1, 2 or 3", "make build OPT=2")
+    return int(given)
 
 
 def build_version(tree: Tree) -> str:
