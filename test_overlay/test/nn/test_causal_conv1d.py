@@ -349,7 +349,7 @@ class TestCausalConv1d(TestCase):
         @sweep
         @given(
             b=st.sampled_from([0, 1, 2, 3]),
-            d=st.sampled_from([1, 3, 8, 17, 37]),
+            d=st.sampled_from([1, 3, 8, 17, 37, 261]),
             t=st.sampled_from([1, 1, 2, 5]),
             w=st.sampled_from([1, 2, 3, 4, 5, 9]),
             extra=st.sampled_from([0, 1, 4]),

@@ -116,17 +116,18 @@ class StateRow {
   bool ring_;
 };
 
-// row[c] = plane[channel + c, time]
+// plane[channel + c, time] as a row: where it lies if it may be read there (`whole`), else in scratch.
 template <typename scalar_t, typename acc_t>
-void load_channels(const Plane<scalar_t>& from, int64_t channel, int64_t time, int64_t count, acc_t* row) {
+const acc_t* load_channels(
+    const Plane<scalar_t>& from, int64_t channel, int64_t time, int64_t count, acc_t* scratch, bool whole) {
   const auto* data = from.at(channel, time);
   if (from.channel_stride == 1) {
-    widen(data, row, count);
-    return;
+    return widened(data, count, scratch, whole);
   }
   for (const auto c : c10::irange(count)) {
-    row[c] = data[c * from.channel_stride];
+    scratch[c] = data[c * from.channel_stride];
   }
+  return scratch;
 }
 
 // plane[channel + c, time] = row[c]
@@ -142,8 +143,8 @@ void store_channels(const Plane<scalar_t>& to, int64_t channel, int64_t time, in
   }
 }
 
-// Between [channels, kSize] densely in scratch of kSize * kChannels and kSize rows of kChannels;
-// loops that the compiler turns into shuffles, since kSize is a constant.
+// Between [channels, kSize] densely and kSize rows of kChannels; loops that the compiler turns into
+// shuffles, since kSize is a constant.
 template <int kSize, typename acc_t>
 void split(const acc_t* dense, int64_t count, acc_t* rows) {
   if constexpr (kSize == 4) { // where the compiler's own shuffles take twice as long
@@ -170,20 +171,28 @@ void split(const acc_t* dense, int64_t count, acc_t* rows) {
 }
 
 template <int kSize, typename acc_t>
-void join(const acc_t* rows, int64_t count, acc_t* dense) {
+void join(const acc_t* const* from, int64_t count, acc_t* dense) {
+  std::array<const acc_t*, kSize> rows;
+  std::copy_n(from, kSize, rows.begin());
   for (const auto c : c10::irange(count)) {
     for (int k = 0; k < kSize; ++k) {
-      dense[c * kSize + k] = rows[k * kChannels + c];
+      dense[c * kSize + k] = rows[k][c];
     }
   }
 }
 
-// taps[k * kChannels + c] of `count` channels. `dense` is scratch of the same size.
+// taps[k * kChannels + c] of `count` channels. `scratch` is of the same size.
 template <int kWidth, typename scalar_t, typename acc_t>
 void load_taps(
-    const Parameter<scalar_t, acc_t>& weight, int64_t channel, int64_t count, int64_t width, acc_t* dense, acc_t* taps) {
+    const Parameter<scalar_t, acc_t>& weight,
+    int64_t channel,
+    int64_t count,
+    int64_t width,
+    acc_t* scratch,
+    bool whole,
+    acc_t* taps) {
   if constexpr (kWidth != 0) {
-    if (weight.load_dense(channel, count, width, dense)) {
+    if (const auto* dense = weight.dense(channel, count, width, scratch, whole)) {
       split<kWidth>(dense, count, taps);
       return;
     }
@@ -203,7 +212,8 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
   const int64_t channels = args.input.size(1);
   const int64_t time = args.input.size(2);
   const int64_t width = kWidth ? kWidth : args.weight.size(1);
-  const auto rows = state_rows(args);
+  constexpr int kState = std::max(kWidth - 1, 0);
+  const auto state_row_of = state_rows(args);
   const auto tokens_before = token_counts(args);
   const bool ring = args.cache_seqlens.defined();
   const Parameter<scalar_t, acc_t> weight(args.weight), bias(args.bias);
@@ -211,16 +221,18 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
 
   const auto grain = at::divup(kGrainSize, std::max<int64_t>(time * kChannels * width, 1));
   at::parallel_for(0, batch * blocks, grain, [&](int64_t begin, int64_t end) {
-    // Rows of kChannels each.
+    // Rows of kChannels each, and where they are read: there, or in the tensor itself.
     std::vector<acc_t> window((width - 1 + time) * kChannels, acc_t(0));
+    std::vector<const acc_t*> rows(width - 1 + time);
     std::vector<acc_t> taps(width * kChannels, acc_t(0)), dense(width * kChannels, acc_t(0));
     std::array<acc_t, kChannels> bias_row{}, out_row{};
     for (const auto i : c10::irange(begin, end)) {
       const auto b = i / blocks;
       const auto channel = i % blocks * kChannels;
       const auto count = std::min(kChannels, channels - channel);
+      const bool whole = count == kChannels; // so a vector does not reach beyond the block
       const auto out = plane<scalar_t>(output, b);
-      if (rows[b] < 0) {
+      if (state_row_of[b] < 0) {
         out_row.fill(0);
         for (const auto t : c10::irange(time)) {
           store_channels(out, channel, t, count, out_row.data());
@@ -228,47 +240,57 @@ void update(const CausalConv1dUpdateArgs& args, const Tensor& output) {
         continue;
       }
       const auto input = plane<const scalar_t>(args.input, b);
-      const auto state = plane<scalar_t>(args.state, rows[b]);
+      const auto state = plane<scalar_t>(args.state, state_row_of[b]);
       const StateRow state_row(args.state.size(2), tokens_before[b], ring);
 
       // The usual state: just the W-1 inputs before, densely.
       const bool dense_state = kWidth != 0 && !ring && args.state.size(2) == width - 1 && state.time_stride == 1 &&
           state.channel_stride == width - 1;
+      const auto scratch = [&](int64_t row) { return window.data() + row * kChannels; };
       if (dense_state) {
-        widen(state.at(channel, 0), dense.data(), count * (width - 1));
-        split<kWidth - 1>(dense.data(), count, window.data());
+        const auto* inputs = widened(state.at(channel, 0), count * (width - 1), dense.data(), whole);
+        split<kState>(inputs, count, window.data());
       }
-      for (const auto j : c10::irange(dense_state ? 0 : width - 1)) {
-        auto* row = window.data() + j * kChannels;
+      for (const auto j : c10::irange(width - 1)) {
+        rows[j] = scratch(j);
+        if (dense_state) {
+          continue;
+        }
         if (const auto place = state_row.tap(width, j); place >= 0) {
-          load_channels(state, channel, place, count, row);
+          rows[j] = load_channels(state, channel, place, count, scratch(j), whole);
         } else {
-          std::fill_n(row, kChannels, acc_t(0));
+          std::fill_n(scratch(j), kChannels, acc_t(0));
         }
       }
       for (const auto t : c10::irange(time)) {
-        load_channels(input, channel, t, count, window.data() + (width - 1 + t) * kChannels);
+        const auto j = width - 1 + t;
+        rows[j] = load_channels(input, channel, t, count, scratch(j), whole);
       }
-      load_taps<kWidth>(weight, channel, count, width, dense.data(), taps.data());
-      if (!bias.load_dense(channel, count, 1, bias_row.data())) {
+      load_taps<kWidth>(weight, channel, count, width, dense.data(), whole, taps.data());
+      const auto* biases = bias.dense(channel, count, 1, bias_row.data(), whole);
+      if (biases == nullptr) {
         for (const auto c : c10::irange(count)) {
           bias_row[c] = bias.get(channel + c);
         }
+        biases = bias_row.data();
       }
       for (const auto t : c10::irange(time)) {
         for (int64_t c = 0; c < count; c += Vec::size()) {
-          auto z = Vec::loadu(bias_row.data() + c);
+          auto z = Vec::loadu(biases + c);
           for (const auto k : c10::irange(width)) {
-            const auto tap = Vec::loadu(window.data() + (t + k) * kChannels + c);
-            z = vec::fmadd(Vec::loadu(taps.data() + k * kChannels + c), tap, z);
+            z = vec::fmadd(Vec::loadu(taps.data() + k * kChannels + c), Vec::loadu(rows[t + k] + c), z);
           }
           (args.silu ? silu(z) : z).store(out_row.data() + c);
         }
         store_channels(out, channel, t, count, out_row.data());
       }
       if (dense_state) {
-        join<kWidth - 1>(window.data() + time * kChannels, count, dense.data());
-        narrow(dense.data(), state.at(channel, 0), count * (width - 1));
+        if constexpr (std::is_same_v<scalar_t, acc_t>) {
+          join<kState>(rows.data() + time, count, state.at(channel, 0));
+        } else {
+          join<kState>(rows.data() + time, count, dense.data());
+          narrow(dense.data(), state.at(channel, 0), count * (width - 1));
+        }
       } else {
         state_row.push(state, input, channel, count, time);
       }

@@ -43,6 +43,18 @@ void widen(const scalar_t* src, acc_t* dst, int64_t size) {
   }
 }
 
+// Where they are, if they may be read there (`whole`) and need no conversion; else widened into scratch.
+template <typename scalar_t, typename acc_t>
+const acc_t* widened(const scalar_t* src, int64_t size, acc_t* scratch, bool whole) {
+  if constexpr (std::is_same_v<scalar_t, acc_t>) {
+    if (whole) {
+      return src;
+    }
+  }
+  widen(src, scratch, size);
+  return scratch;
+}
+
 template <typename scalar_t, typename acc_t>
 void narrow(const acc_t* src, scalar_t* dst, int64_t size) {
   if constexpr (std::is_same_v<scalar_t, acc_t>) {
@@ -111,17 +123,13 @@ class Parameter {
                    : static_cast<const acc_t*>(data_)[offset];
   }
 
-  // All taps of `channels` neighbouring channels, [channels, taps], if they lie densely in memory.
-  bool load_dense(int64_t channel, int64_t channels, int64_t taps, acc_t* out) const {
+  // All taps of `channels` neighbouring channels, [channels, taps]: null unless they lie densely in memory.
+  const acc_t* dense(int64_t channel, int64_t channels, int64_t taps, acc_t* scratch, bool whole) const {
     if (data_ == nullptr || channel_stride_ != taps || (taps > 1 && tap_stride_ != 1)) {
-      return false;
+      return nullptr;
     }
-    if (narrow_) {
-      widen(static_cast<const scalar_t*>(data_) + channel * taps, out, channels * taps);
-    } else {
-      widen(static_cast<const acc_t*>(data_) + channel * taps, out, channels * taps);
-    }
-    return true;
+    return narrow_ ? widened(static_cast<const scalar_t*>(data_) + channel * taps, channels * taps, scratch, whole)
+                   : widened(static_cast<const acc_t*>(data_) + channel * taps, channels * taps, scratch, whole);
   }
 
  private:
