@@ -186,6 +186,37 @@ def test_remove_key_refusals():
     assert "the last element of a set" in refused(TARGET, TEXT, "remove_key", from_="overrides.lone", key='"r"').rule
 
 
+@pytest.mark.parametrize(("after", "within", "statement", "old", "new"), [
+    ("overrides", None, "x = 1", '    return call(ret, known, device="cpu")\n', "x = 1\n"),
+    ("empty", None, "x: int", "empty = []\n", "x: int\n"),
+    ("conv", None, "x = 1", "from . import conv  # one\n", "x = 1\n"),
+    ("__init__", "Conv", "x = 1", "            device=None,\n        )\n", "    x = 1\n"),
+    ("__init__", "Conv", "x = (\n    1,\n)\n", "    )\n", "    x = (\n        1,\n    )\n"),
+    ("Conv", None, "x = 1", "            device=None,\n        )\n", "x = 1\n"),
+])
+def test_add_statement(after, within, statement, old, new):
+    arguments = {"after": after, "statement": statement} | ({"within": within} if within else {})
+    assert edited(TARGET, TEXT, "add_statement", **arguments) == replaced(old, old + new)
+
+
+def test_add_statement_goes_after_the_last_binding():
+    text = "a = 1\na: int\nb = 2\n"
+    assert edited(TARGET, text, "add_statement", after="a", statement="x = 1") == "a = 1\na: int\nx = 1\nb = 2\n"
+
+
+def test_add_statement_refusals():
+    def error(**arguments):
+        return refused(TARGET, TEXT, "add_statement", **arguments).rule
+
+    assert "the module binds no `mean`" in error(after="mean", statement="x = 1")
+    assert "`Conv` binds no `empty`" in error(after="empty", statement="x = 1", within="Conv")
+    assert "no class `Linear`" in error(after="x", statement="x = 1", within="Linear")
+    assert "no class `overrides`" in error(after="ret", statement="x = 1", within="overrides")
+    assert "already upstream: `empty = [  ]`" in error(after="db", statement="empty = [  ]")
+    assert "not valid Python" in error(after="db", statement="x =")
+    assert "not valid Python" in error(after="db", statement="x = 1\ny = 2")
+
+
 @pytest.mark.parametrize(("arguments", "old", "new"), [
     ({"function": "overrides", "argument": "n=0", "after": "flag"}, "flag=False,", "flag=False, n=0,"),
     ({"function": "overrides", "argument": "n", "after": "self"}, "(self,", "(self, n,"),

@@ -148,6 +148,17 @@ def test_set_dispatch(functions, key, old, new):
         assert result == replaced(old, new)
 
 
+def test_set_dispatch_with_a_device_check():
+    result = edited(
+        TARGET, TEXT, "set_dispatch", functions=["add.out"], key="MPS", kernel="ours", device_check="NoCheck"
+    )
+    expected = TEXT.replace("MPS: add_out_mps  #", "MPS: ours  #")
+    func = "- func: add.out(Tensor self, Tensor other, *, Tensor(a!) out) -> Tensor(a!)\n"
+    assert result == expected.replace(func, func + "  device_check: NoCheck\n")
+    arguments = {"functions": ["add.out"], "key": "MPS", "kernel": "theirs", "device_check": "NoCheck"}
+    assert "already upstream: `device_check`" in refused(TARGET, result, "set_dispatch", **arguments).rule
+
+
 def test_set_dispatch_refusals():
     error = refused(TARGET, TEXT, "set_dispatch", functions=["sub"], key="PrivateUse1", kernel="ours")
     assert error.rule == "overloads left behind: sub_"

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch.backends import PropModule
+
 Edit = dict[str, Any]  # an `operation` and its arguments, as in the patch files
 
 
@@ -69,8 +71,13 @@ def _apply(module: ModuleType, edits: list[Edit]) -> None:
             raise ImportError(f"torch_overlay cannot replay an edit of {module.__name__}: {edit}: {error}") from error
 
 
+def _names(module: ModuleType) -> dict[str, Any]:
+    """What code of the module sees as its globals; those of torch.backends stand behind an object with properties."""
+    return vars(module.m if isinstance(module, PropModule) else module)
+
+
 def _add_import(module: ModuleType, statement: str, after: str) -> None:
-    exec(statement, vars(module))
+    exec(statement, _names(module))
 
 
 def _add_to_all(module: ModuleType, names: list[str], after: str | None = None, before: str | None = None) -> None:
@@ -115,4 +122,20 @@ def _add_element(
             cached.cache_clear()
 
 
-_OPERATIONS = {"add_import": _add_import, "add_to_all": _add_to_all, "add_element": _add_element}
+def _add_statement(module: ModuleType, statement: str, after: str, within: str | None = None) -> None:
+    names = _names(module)
+    if within is None:
+        exec(statement, names)
+        return
+    bound: dict[str, Any] = {}
+    exec(statement, names, bound)
+    for name, value in bound.items():
+        setattr(names[within], name, value)
+
+
+_OPERATIONS = {
+    "add_import": _add_import,
+    "add_to_all": _add_to_all,
+    "add_element": _add_element,
+    "add_statement": _add_statement,
+}

@@ -27,6 +27,7 @@ OPERATIONS: dict[str, tuple[Callable[..., list[Change]], tuple[str, ...]]] = {
     "add_import": (python.add_import, _PYTHON_FILES),
     "add_to_all": (python.add_to_all, _PYTHON_FILES),
     "add_element": (python.add_element, _PYTHON_FILES),
+    "add_statement": (python.add_statement, _PYTHON_FILES),
     "add_argument": (python.add_argument, _PYTHON_FILES),
     "remove_key": (python.remove_key, _PYTHON_FILES),
     "remove_decorator": (python.remove_decorator, _PYTHON_FILES),

@@ -111,8 +111,13 @@ def move_dispatch(source: Source, *, functions: list[str], key: str, to: str) ->
     return changes
 
 
-def set_dispatch(source: Source, *, functions: list[str], key: str, kernel: str) -> list[Change]:
-    """Gives a device its own kernel."""
+def set_dispatch(
+    source: Source, *, functions: list[str], key: str, kernel: str, device_check: str | None = None
+) -> list[Change]:
+    """Gives a device its own kernel.
+
+    `device_check` is the entry's: NoCheck, where a kernel for any device had none generated and has its own.
+    """
     changes = []
     for entry in _named(source, functions):
         lines = _dispatch(source, entry)
@@ -130,11 +135,14 @@ def set_dispatch(source: Source, *, functions: list[str], key: str, kernel: str)
             indentation = source.indentation(anchor.key_start).decode()
             splices = list(source.insert_lines(place, place, f"{indentation}{key}: {kernel}").splices)
             splices += [_without_key(source, own, key)] if own else []
+        if device_check is not None:
+            splices += _new_field(source, entry, "device_check", device_check).splices
         changes.append(Change(source.line((own or lines[-1]).key_start), tuple(splices)))
 
     def served(entry: Entry) -> bool:
         """It has the device, or is composed of operators that do."""
-        return bool(_line_with(source, entry, key)) or "dispatch" not in entry.fields
+        composed = any("CompositeImplicitAutograd" in line.keys for line in _dispatch(source, entry))
+        return bool(_line_with(source, entry, key)) or composed or "dispatch" not in entry.fields
 
     _refuse_left_behind(source, functions, served)
     return changes
@@ -187,6 +195,14 @@ def _dispatch(source: Source, entry: Entry) -> list[DispatchLine]:
         keys = tuple(name.strip() for name in key.value.split(","))
         lines.append(DispatchLine(keys, start, _end(source, key), kernel_start, _end(source, kernel)))
     return lines
+
+
+def _new_field(source: Source, entry: Entry, name: str, value: str) -> Change:
+    """A line after the `func` of an entry."""
+    if name in entry.fields:
+        raise source.present(entry.start, f"`{name}` in `{entry.name}`")
+    end = _end(source, entry.fields["func"])
+    return source.insert_lines(entry.start, source.line_end(end), f"  {name}: {value}")
 
 
 def _line_with(source: Source, entry: Entry, key: str) -> DispatchLine | None:

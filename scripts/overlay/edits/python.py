@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Callable
 from functools import lru_cache
 
 from .elements import Container, insert_elements, remove_elements
 from .python_file import (
     arguments_of,
+    bound_names,
+    classes,
     container_of,
     end_of,
     expression,
@@ -91,6 +94,29 @@ def remove_key(source: Source, *, from_: str, key: str) -> list[Change]:
         changes += remove_elements(source, container, found) if found else []
     if not changes:
         raise source.missing(f"`{from_}` has no `{key}`")
+    return changes
+
+
+def add_statement(source: Source, *, statement: str, after: str, within: str | None = None) -> list[Change]:
+    """Puts a statement after the one that binds the name `after`, at module level or in the body of a class.
+
+    That is a definition, an import or an assignment; the last one where the name is bound several times.
+    """
+    new = _parsed(statement, "`statement`")
+    scopes = [parse(source)] if within is None else classes(source, within)
+    if not scopes:
+        raise source.missing(f"no class `{within}`")
+    changes = []
+    for scope in scopes:
+        for node in scope.body:
+            if same(node, new):
+                raise source.present(start_of(source, node), f"`{statement.strip()}`")
+        anchors = [node for node in scope.body if after in bound_names(node)]
+        if not anchors:
+            raise source.missing(f"{f'`{within}`' if within else 'the module'} binds no `{after}`")
+        start, end = start_of(source, anchors[-1]), end_of(source, anchors[-1])
+        text = textwrap.indent(statement, source.indentation(start).decode())
+        changes.append(source.insert_lines(start, source.line_end(end), text))
     return changes
 
 

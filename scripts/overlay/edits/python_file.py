@@ -59,6 +59,23 @@ def functions(source: Source, qualified_name: str) -> list[ast.FunctionDef | ast
     return [scope for scope in scopes if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
+def classes(source: Source, qualified_name: str) -> list[ast.ClassDef]:
+    scopes = _scopes(parse(source), qualified_name.split("."))
+    return [scope for scope in scopes if isinstance(scope, ast.ClassDef)]
+
+
+def bound_names(statement: ast.stmt) -> list[str]:
+    """The names that a definition, an import or an assignment gives its scope."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
+
+
 def variables(source: Source, qualified_name: str) -> list[Container]:
     """The containers assigned or added to a variable: `op_db`, or `function.name` for one inside a function."""
     *path, name = qualified_name.split(".")

@@ -12,7 +12,7 @@ from packaging.version import Version
 from ..errors import OverlayError
 from ..model import Edit
 
-_REPLAYED = ("add_import", "add_to_all", "add_element")
+_REPLAYED = ("add_import", "add_to_all", "add_element", "add_statement")
 
 
 def python_edits(edits: list[Edit], version: Version) -> dict[str, list[dict[str, Any]]]:
