@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import OverlayError
 from ..model import Edit
-from .entries import DERIVATIVES, NATIVE_FUNCTIONS, our_entries
+from .entries import DERIVATIVES, NATIVE_FUNCTIONS, entries_with_device, our_entries
 from .files import sync_folder
 from .target import Target
 from .templates import replace
@@ -79,18 +79,43 @@ def generate(target: Target, edits: list[Edit], folder: Path, devices: tuple[str
     return Generated(folder / "include", units, description["operators"], description["bindings"])
 
 
+def generate_registrations(target: Target, edits: list[Edit], folder: Path, device: str) -> None:
+    """The registrations of our kernels for operators that torch has and that lack this device there.
+
+    include/   the headers of these operators that differ from the wheel's, or that it lacks
+    src/       Register<device>.cpp
+    """
+    scratch = folder.with_name(folder.name + ".scratch")
+    shutil.rmtree(scratch, ignore_errors=True)
+    native_functions = (target.packaged / "ATen" / "native" / "native_functions.yaml").read_bytes()
+    entries = entries_with_device(native_functions, edits, target.release, device)
+    _sync_source(target, scratch / "source", {"native/native_functions.yaml": entries})
+    _run_torchgen(target, scratch, (device,))
+    output = scratch / "out" / "ATen"
+    suffixes = ("_native.h", f"_{device.lower()}_dispatch.h")
+    headers = [path for path in sorted((output / "ops").iterdir()) if path.name.endswith(suffixes)]
+    files = {f"include/ATen/ops/{path.name}": path.read_text() for path in headers}
+    files[f"src/Register{device}.cpp"] = (output / f"Register{device}Everything.cpp").read_text()
+    sync_folder(folder, files)
+    shutil.rmtree(scratch)
+
+
 def _write_source(target: Target, edits: list[Edit], source: Path) -> None:
+    entries = {
+        "native/native_functions.yaml": our_entries(edits, NATIVE_FUNCTIONS, target.release),
+        "autograd/derivatives.yaml": our_entries(edits, DERIVATIVES, target.release),
+    }
+    _sync_source(target, source, entries)
+
+
+def _sync_source(target: Target, source: Path, entries: dict[str, str]) -> None:
     """What the generators read: like aten/src/ATen, with tools/autograd beside it."""
     packaged = target.packaged
     places = {"ATen/templates": "templates", "autograd/templates": "autograd/templates"}
     templates = {
         f"{folder}/{path.name}": path.read_text() for folder in places for path in sorted((packaged / folder).iterdir())
     }
-    files = {
-        "native/native_functions.yaml": our_entries(edits, NATIVE_FUNCTIONS, target.release),
-        "native/tags.yaml": (packaged / "ATen" / "native" / "tags.yaml").read_text(),
-        "autograd/derivatives.yaml": our_entries(edits, DERIVATIVES, target.release),
-    }
+    files = {**entries, "native/tags.yaml": (packaged / "ATen" / "native" / "tags.yaml").read_text()}
     for name, text in replace(templates, f"torch {target.version}").items():
         folder, _, file = name.rpartition("/")
         files[f"{places[folder]}/{file}"] = text

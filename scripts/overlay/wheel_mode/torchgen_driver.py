@@ -2,7 +2,7 @@
 
     python torchgen_driver.py <source> <out> [options of torchgen]
 
-<source>  native/*.yaml and templates/ as in aten/src/ATen, autograd/derivatives.yaml and its templates/
+<source>  native/*.yaml and templates/ as in aten/src/ATen; autograd/derivatives.yaml, if there are any, and its templates/
 <out>     gets ATen/, autograd/ and operators.json
 """
 
@@ -67,13 +67,14 @@ sys.argv[1:] = [
     *sys.argv[3:],
 ]
 torchgen.gen.main()
-gen_autograd.gen_autograd(
-    str(native_functions_yaml),
-    str(tags_yaml),
-    str(out / "autograd"),
-    str(source / "autograd"),
-    SelectiveBuilder.get_nop_selector(),
-)
+if (source / "autograd/derivatives.yaml").exists():
+    gen_autograd.gen_autograd(
+        str(native_functions_yaml),
+        str(tags_yaml),
+        str(out / "autograd"),
+        str(source / "autograd"),
+        SelectiveBuilder.get_nop_selector(),
+    )
 
 functions = parse_native_yaml(str(native_functions_yaml), str(tags_yaml)).native_functions
 (out / "operators.json").write_text(
