@@ -27,6 +27,7 @@ LIBRARY = "libaten_overlay.so"
 MANIFEST = "manifest.json"
 TARGET = Path("target")  # in the build folder, a link to the target: installations of the same torch share a build
 STAND_INS = Path(__file__).with_name("cpp")  # for headers that a wheel lacks
+CUDA_REGISTRATIONS = STAND_INS / "convolution_cuda.cpp"  # of kernels for operators that the wheel has
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def _write_ninja(
         flags = (*cuda.flags, *(word for word in includes if word not in ("-idirafter", str(STAND_INS))))
         # The slowest first.
         compiles = [compile for root in overlay.roots for compile in _cuda_compiles(root, flags)] + compiles
+        compiles += [compile for root in overlay.roots for compile in _cuda_host_compiles(root, toolchain, cuda)]
     write_ninja(folder, toolchain, cuda, includes, compiles, LIBRARY, _torch_libraries(target, cuda))
 
 
@@ -129,6 +131,16 @@ def _overlay_compiles(root: Path, toolchain: Toolchain) -> list[Compile]:
 def _cuda_compiles(root: Path, flags: tuple[str, ...]) -> list[Compile]:
     sources = sorted((root / "aten").rglob("*.cu"))
     return [Compile(path, f"objects/{path.relative_to(root).as_posix()}.o", flags, "nvcc") for path in sources]
+
+
+def _cuda_host_compiles(root: Path, toolchain: Toolchain, cuda: CudaToolchain) -> list[Compile]:
+    """What a C++ compiler compiles of CUDA's sources, and the registration of what it defines."""
+    sources = sorted((root / "aten").rglob("cuda/*.cpp"))
+    named = [(path, path.relative_to(root).as_posix()) for path in sources]
+    if sources:
+        named.append((CUDA_REGISTRATIONS, CUDA_REGISTRATIONS.name))
+    flags = (*toolchain.overlay_flags, *cuda.host_flags)
+    return [Compile(path, f"objects/{name}.o", flags) for path, name in named]
 
 
 def _torch_libraries(target: Target, cuda: CudaToolchain | None) -> list[Path]:

@@ -18,6 +18,7 @@ DEFAULT_ARCHITECTURES = "8.0 9.0+PTX"
 _USUAL_HOME = Path("/usr/local/cuda")
 _PARTS = ("bin/nvcc", "include/cuda_runtime_api.h")
 
+_NO_CMAKE_CONFIGURE_FILE = "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE"  # for the headers of a torch without CUDA
 _RELEASE = re.compile(r"release (\d+)\.")
 _FLAGS = (
     "-O3 --expt-relaxed-constexpr -D__CUDA_NO_HALF_OPERATORS__ -D__CUDA_NO_HALF_CONVERSIONS__ "
@@ -44,6 +45,12 @@ class CudaToolchain:
         for path in self.home.glob("lib*/libcudart.so"):
             return path
         raise OverlayError(str(self.home), "linking takes libcudart.so, which this toolkit lacks", "CUDA_HOME=another")
+
+    @property
+    def host_flags(self) -> tuple[str, ...]:
+        """For host code that a C++ compiler compiles."""
+        defines = [flag for flag in self.flags if flag == _NO_CMAKE_CONFIGURE_FILE]
+        return "-isystem", str(self.home / "include"), *defines
 
     def key(self) -> tuple[str, ...]:
         """What makes two builds incompatible."""
@@ -76,7 +83,7 @@ def cuda_toolchain(home: Path, target: Target) -> CudaToolchain:
     if int(_RELEASE.search(identity)[1]) >= 13:
         flags.append("-split-compile=0")  # the kernels of a source are many, and are compiled side by side
     if not (target.include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").exists():
-        flags.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")  # the headers of a torch without CUDA
+        flags.append(_NO_CMAKE_CONFIGURE_FILE)
     return CudaToolchain(home, identity, architectures, tuple(flags))
 
 
