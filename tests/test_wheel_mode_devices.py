@@ -1,4 +1,4 @@
-"""Operators of PyTorch that an edit gives a device: wheel mode leaves them alone, the simulated device registers them."""
+"""Operators of PyTorch that gain a device: wheel mode passes over them, the simulated device registers them."""
 
 from __future__ import annotations
 
@@ -114,6 +114,7 @@ def test_what_suites_expect_of_mps_is_not_replayed():
         edit("remove_key", target="torch/testing/_internal/common_mps.py", key="step", **{"from": "XFAIL"}),
         edit("add_element", target="torch/testing/_internal/common_mps.py", to="X", elements=["1"]),
         edit("remove_decorator", target="torch/testing/_internal/opinfo/definitions/special.py", opinfo="step"),
+        edit("replace_text", target="torch/testing/_internal/opinfo/definitions/special.py", to="", **{"from": "x"}),
     ]
     assert python_edits(edits, RELEASE) == {}
     with pytest.raises(OverlayError, match="it cannot replay `remove_key`"):

@@ -2,7 +2,7 @@
 
     python torchgen_driver.py <source> <out> [options of torchgen]
 
-<source>  native/*.yaml and templates/ as in aten/src/ATen; autograd/derivatives.yaml, if there are any, and its templates/
+<source>  native/*.yaml and templates/ as in aten/src/ATen; autograd/derivatives.yaml, if any, and its templates/
 <out>     gets ATen/, autograd/ and operators.json
 """
 
