@@ -17,7 +17,7 @@ OVERLAY := $(VENV_PYTHON) -m overlay
 READY := $(VENV)/.ready
 BUILT_BY = $(if $(CHROOT),--chroot "$(CHROOT)") $(if $(FOR),--python "$(FOR)")
 
-.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps test-mps-sim package chroot chroot-shell chroot-remove test test-full test-gpu lint clean
+.PHONY: help doctor demo wheel-mode bench fetch apply check status diff patch revert rebase build build-objects test-nn test-ops test-mps test-mps-sim mps-coverage package chroot chroot-shell chroot-remove test test-full test-gpu lint clean
 
 help:
 	@echo "make <target> [VARIABLE=value ...]"
@@ -50,7 +50,8 @@ diff: ## what is applied, or would be, as a diff
 patch: ## the same as one file that `git apply` takes
 revert: ## take it out again, every byte
 rebase: ## after an update of the tree: apply again, and say what moved
-apply check status diff patch revert rebase: $(READY)
+mps-coverage: ## what lacks a Metal kernel there, with and without the overlay
+apply check status diff patch revert rebase mps-coverage: $(READY)
 	@$(if $(filter newest,$(VERSION)),tree="$$($(OVERLAY) fetch newest)",tree="$(TREE)") && $(OVERLAY) $@ "$$tree"
 
 ##@ With a PyTorch source tree that the overlay is applied to; docs/source_mode.md has the switches

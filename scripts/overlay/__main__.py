@@ -15,6 +15,7 @@ _MODULES = (
     "commands",
     "fetch",
     "lint",
+    "mps_coverage",
     "wheel_mode.command",
     "source_mode.chroot",
     "source_mode.command",

@@ -20,8 +20,9 @@ from .paths import VERSIONS
 PARTS = ("cpu", "cuda", "metal")
 ORIGINS = ("wheel", "debian", "git")
 VERIFIED = ("check", "codegen", "compile", "run", "suites")  # each includes those before it
+METAL = ("compiled", "simulated", "run")  # on Linux; on Linux, the operators too; on a Mac
 
-_FIELDS = {"version", "parts", "tree", "debian", "verified", "default", "reference"}
+_FIELDS = {"version", "parts", "tree", "debian", "metal", "verified", "default", "reference"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Release:
     tree: str
     verified: str
     debian: str = ""  # the Debian release whose source package it is
+    metal: str = ""  # how far its Metal part was taken, of METAL
     default: bool = False
     reference: bool = False
 
@@ -75,6 +77,9 @@ def _load_release(entry: dict[str, Any], name: str) -> Release:
             raise OverlayError(place, f"`{field}` is one of {', '.join(values)}, not `{entry.get(field)}`")
     if (entry["tree"] == "debian") != bool(entry.get("debian")):
         raise OverlayError(place, '`debian` names the Debian release, where `tree` is "debian" and only there')
+    if entry.get("metal", METAL[0]) not in METAL or ("metal" in parts) != ("metal" in entry):
+        values = f"one of {', '.join(METAL)}, where `parts` lists metal and only there"
+        raise OverlayError(place, f"`metal` says how far that part was taken: {values}")
     return Release(**{**entry, "parts": tuple(parts)})
 
 
@@ -90,7 +95,8 @@ def markdown_table(releases: list[Release]) -> str:
     """The supported matrix as it stands in the README."""
     rows = ["| PyTorch | CPU | CUDA | Metal | Tree from | Verified up to |", "|---|---|---|---|---|---|"]
     for release in releases:
-        parts = " | ".join("yes" if part in release.parts else "–" for part in PARTS)
+        said = {"metal": release.metal}
+        parts = " | ".join(said.get(part, "yes") if part in release.parts else "–" for part in PARTS)
         origin = f"Debian source ({release.debian})" if release.tree == "debian" else release.tree
         note = " (default)" if release.default else " (reference)" if release.reference else ""
         rows.append(f"| {release.version}{note} | {parts} | {origin} | {release.verified} |")
