@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,13 @@ from functools import cache
 from pathlib import Path
 
 from overlay.errors import OverlayError
+from overlay.machine import compile_jobs
 from overlay.paths import OVERLAYS
+from overlay.wheel_mode.target import from_root
 
 from . import compiler
 from .errors import MetalErrors
+from .registrations import registrations
 
 SDK = compiler.PACKAGE / "sdk"
 
@@ -34,7 +38,7 @@ def host_files(roots: Iterable[Path]) -> list[Path]:
 
 def check_files(paths: Iterable[Path], torch: Path | None = None) -> list[OverlayError]:
     """Everything that speaks against these files. `torch`: PyTorch's headers, by default the installed one's."""
-    with ThreadPoolExecutor() as pool:  # the compiler is another process
+    with ThreadPoolExecutor(compile_jobs()) as pool:  # the compiler is another process
         results = pool.map(lambda path: _check_file(path, torch), list(paths))
     return [error for errors in results for error in errors]
 
@@ -50,23 +54,23 @@ def _check_file(path: Path, torch: Path | None) -> list[OverlayError]:
 def compile_object(
     path: Path,
     torch: Path | None = None,
-    include: Sequence[Path] = (),
     flags: Sequence[str] = ("-O1",),
     depends: Iterable[Path] = (),
 ) -> Path:
     """An object file of one source. What was compiled before is not compiled again.
 
-    include: folders that come before PyTorch's
     depends: what the source includes beside the overlay's headers
     """
     torch = torch or compiler.torch_include()
-    includes = [f"-I{folder}" for folder in (*include, OVERLAYS[0] / "aten" / "src")]
-    includes += [f"-isystem{folder}" for folder in (SDK, torch, torch / "torch" / "csrc" / "api" / "include")]
+    folders = [OVERLAYS[0] / "aten" / "src"]
+    if not path.is_relative_to(compiler.PACKAGE):
+        folders.append(registrations(from_root(torch.parents[1])).theirs)
+    includes = [f"-isystem{folder}" for folder in (SDK, torch, torch / "torch" / "csrc" / "api" / "include")]
     command = [*compiler.clang(), *_toolchain(), *_FLAGS, *_WARNINGS, *flags, *includes]
-    made_of = (path, *_overlay_headers(), *depends, torch.parent / "version.py")
     digest = hashlib.sha256("\0".join([_identity(), *command]).encode())
-    for file in made_of:
+    for file in (path, *_included(path, folders), *depends, torch.parent / "version.py"):
         digest.update(file.read_bytes() + b"\0")
+    command += [f"-I{folder}" for folder in folders]
     target = compiler.CACHE / "host" / f"{path.stem}-{digest.hexdigest()[:24]}.o"
     with compiler.made_once(target) as made:
         if made:
@@ -93,5 +97,13 @@ def _identity() -> str:
     return digest.hexdigest()
 
 
-def _overlay_headers() -> list[Path]:
-    return sorted((OVERLAYS[0] / "aten").rglob("*.h"))
+def _included(path: Path, folders: Sequence[Path]) -> list[Path]:
+    """What a source includes of these folders, and what that includes."""
+    found: dict[Path, None] = {}
+    unread = [path]
+    while unread:
+        for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', unread.pop().read_text(), re.MULTILINE):
+            headers = [folder / name for folder in folders if (folder / name).is_file()]
+            unread += [header for header in headers if header not in found]
+            found |= dict.fromkeys(headers)
+    return sorted(found)

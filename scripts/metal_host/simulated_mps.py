@@ -25,21 +25,15 @@ from pathlib import Path
 
 from overlay.errors import OverlayError
 from overlay.machine import compile_jobs
-from overlay.model import load_patches
-from overlay.paths import BUILD, OVERLAYS, PATCHES
-from overlay.wheel_mode.codegen import generate
+from overlay.paths import OVERLAYS
 from overlay.wheel_mode.target import Target, from_python
 from overlay.wheel_mode.toolchain import LINK_FLAGS, find_toolchain
 
 from . import checks, compiler, frontend, host_code
+from .registrations import FOLDER, registrations
 
 SOURCES = compiler.PACKAGE / "mps"
-FOLDER = BUILD / "simulated-mps"
 _STUB = SOURCES / "dispatch_stub.cpp"
-# Registrations for a device come in one generated source.
-_REGISTRATIONS = """#define DISPATCH_KEY_NAMESPACE RegisterMPS
-#include "RegisterMPSEverything.cpp"
-"""
 
 
 @dataclass(frozen=True)
@@ -53,21 +47,21 @@ def build() -> Built:
     """Brings it up to date."""
     target = from_python(sys.executable)
     operators = _operators_library()
-    generated = _generate(target)
+    generated = registrations(target)
     headers = sorted(SOURCES.glob("*.h"))
     toolchain = find_toolchain(target)
-    includes = [f"-I{generated / 'include'}", f"-I{OVERLAYS[0] / 'aten' / 'src'}", f"-isystem{target.include}"]
-    flags = [*toolchain.flags, *includes]
-    registrations = generated / "src" / "RegisterMPSEverything.cpp"
+    includes = [*generated.include, OVERLAYS[0] / "aten" / "src"]
+    flags = [*toolchain.flags, *(f"-I{folder}" for folder in includes), f"-isystem{target.include}"]
 
     def compile_one(path: Path) -> Path:
-        if path == registrations:
-            return _compile(toolchain.compiler, _REGISTRATIONS, path, [*flags, "-O1", "-w"], path.read_text())
+        if path == generated.source:
+            texts = [part.read_text() for part in generated.parts]
+            return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O1", "-w"], *texts)
         if path.suffix == ".mm":
             return host_code.compile_object(path, depends=headers if path.parent == SOURCES else ())
         return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2"])
 
-    sources = [_STUB, registrations, *host_code.host_files([*OVERLAYS, SOURCES])]
+    sources = [_STUB, generated.source, *host_code.host_files([*OVERLAYS, SOURCES])]
     sources += [path for path in sorted(SOURCES.glob("*.cpp")) if path != _STUB]
     with ThreadPoolExecutor(compile_jobs()) as pool:  # the compilers are other processes
         stub, *objects = pool.map(compile_one, sources)
@@ -80,20 +74,6 @@ def build() -> Built:
             [operators, *_torch_libraries(target), compiler.runtime()],
         ),
     )
-
-
-def _generate(target: Target) -> Path:
-    """What torchgen makes of our entries, with MPS."""
-    sources = [*sorted(PATCHES.rglob("*.yaml")), *sorted((compiler.PACKAGE.parent / "overlay/wheel_mode").rglob("*.*"))]
-    digest = hashlib.sha256(target.describe().encode())
-    for path in sources:
-        if path.suffix != ".pyc":
-            digest.update(path.read_bytes() + b"\0")
-    folder = FOLDER / "generated" / digest.hexdigest()[:24]
-    with compiler.made_once(folder) as made:
-        if made:
-            generate(target, load_patches(PATCHES), made, ("MPS",))
-    return folder
 
 
 def build_host_library(path: Path) -> Path:
@@ -170,12 +150,18 @@ def _build_apart() -> Built:
     return Built(*map(Path, run.stdout.split("\n")[:2]))
 
 
-def load_kernels(path: Path, source: str | None = None, *, sanitize: bool = False) -> None:
-    """The kernels of a .metal file, in place of those of the same names. `source`: instead of what the file has."""
+def load_kernels(
+    path: Path, source: str | None = None, *, sanitize: bool = False, torch_include: Path | None = None
+) -> None:
+    """The kernels of a .metal file, in place of those of the same names.
+
+    source:        instead of what the file has
+    torch_include: the headers of another torch
+    """
     import torch
 
     level = compiler.METAL_3_1
-    rewritten = frontend.rewrite(source or path.read_text(), str(path), level)
+    rewritten = frontend.rewrite(source or path.read_text(), str(path), level, torch_include)
     torch.ops.metal_host.load_kernels(str(compiler.compile_library(rewritten.text, str(path), level, sanitize)))
 
 

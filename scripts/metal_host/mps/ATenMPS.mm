@@ -1,9 +1,12 @@
-// What host code calls of at::mps and at::native::mps, which only a PyTorch for macOS has.
+// What host code calls of at::mps, which only a PyTorch for macOS has.
 #include "commands.h"
 #include "memory.h"
 
-#include <ATen/native/mps/OperationUtils.h>
+#include <ATen/mps/MPSProfiler.h>
+#include <ATen/mps/MPSStream.h>
 #include <c10/metal/error.h>
+
+#include <cstring>
 
 namespace at::mps {
 
@@ -95,77 +98,3 @@ Profiler::MPSProfiler& getMPSProfiler() {
 }
 
 } // namespace at::mps
-
-namespace at::native::mps {
-
-// ---- Kernels -------------------------------------------------------------------------------
-
-MetalKernelFunction::~MetalKernelFunction() = default;
-
-MetalShaderLibrary::~MetalShaderLibrary() {
-  for (const auto& [name, found] : cplMap) {
-    [found.first release];
-  }
-}
-
-// There is one library, of all kernels that were loaded.
-MetalShaderLibrary& MetalShaderLibrary::getBundledLibrary() {
-  static auto* bundled = new MetalShaderLibrary("");
-  return *bundled;
-}
-
-MTLLibrary_t MetalShaderLibrary::getLibrary() {
-  return nil;
-}
-
-MTLLibrary_t MetalShaderLibrary::getLibrary(const std::initializer_list<std::string>&) {
-  TORCH_CHECK(false, "kernels whose source has parameters are not simulated");
-}
-
-std::pair<MTLComputePipelineState_t, MTLFunction_t> MetalShaderLibrary::getLibraryPipelineState(
-    MTLLibrary_t,
-    const std::string& name) {
-  auto& found = cplMap[name];
-  if (found.first == nil) {
-    found.first = metal_host::find_pipeline(name);
-  }
-  TORCH_CHECK(found.first != nil, "Failed to create function state object for: ", name);
-  return found;
-}
-
-bool MetalShaderLibrary::hasFunction(const std::string& name) {
-  id<MTLComputePipelineState> pipeline = metal_host::find_pipeline(name);
-  [pipeline release];
-  return pipeline != nil;
-}
-
-std::string scalarToMetalTypeString(const c10::ScalarType& type) {
-  switch (type) {
-    case kFloat:
-      return "float";
-    case kHalf:
-      return "half";
-    case kBFloat16:
-      return "bfloat";
-    case kInt:
-      return "int";
-    case kLong:
-      return "long";
-    case kShort:
-      return "short";
-    case kChar:
-      return "char";
-    case kByte:
-      return "uchar";
-    case kBool:
-      return "bool";
-    case kComplexHalf:
-      return "half2";
-    case kComplexFloat:
-      return "float2";
-    default:
-      TORCH_CHECK(false, "Undefined type ", type);
-  }
-}
-
-} // namespace at::native::mps

@@ -10,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -180,14 +182,28 @@ using namespace metal_host;
 @end
 
 id<MTLComputePipelineState> metal_host::find_pipeline(const std::string& name) {
+  static std::map<const metal_host_kernel*, MetalHostPipeline*> pipelines;
   for (auto library = libraries().rbegin(); library != libraries().rend(); ++library) {
     if (const auto* kernel = metal_host_find(*library, name.c_str())) {
-      MetalHostPipeline* pipeline = [MetalHostPipeline new];
-      pipeline->_kernel = kernel;
+      auto& pipeline = pipelines[kernel];
+      if (pipeline == nil) {
+        pipeline = [MetalHostPipeline new];
+        pipeline->_kernel = kernel;
+      }
       return pipeline;
     }
   }
   return nil;
+}
+
+std::vector<std::string> metal_host::kernel_names() {
+  std::set<std::string> names;
+  for (void* library : libraries()) {
+    for (const auto* kernel = metal_host_kernels(library); kernel != nullptr; kernel = kernel->next) {
+      names.insert(kernel->name);
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 // ---- The encoder ---------------------------------------------------------------------------

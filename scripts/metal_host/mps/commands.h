@@ -43,8 +43,9 @@ class CommandQueue {
 
 // Libraries of kernels, as metal_host compiles them.
 void load_kernels(const std::string& path);
-// null if there is none of that name
+// Of the library that was loaded last, where several have the name; null if none has. It lives as long as the process.
 id<MTLComputePipelineState> find_pipeline(const std::string& name);
+std::vector<std::string> kernel_names();
 
 // As dispatch_sync, but the block may throw.
 void run_on_queue(dispatch_queue_t queue, dispatch_block_t block);

@@ -4,6 +4,7 @@
 #include "memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/mps/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -189,6 +190,23 @@ Tensor host_view(const Tensor& tensor) {
 }
 
 } // namespace metal_host
+
+// What the generated registrations of structured operators make their outputs with.
+namespace at::detail {
+
+TensorBase empty_mps(IntArrayRef size, const TensorOptions& options) {
+  return metal_host::empty_mps(
+      size, optTypeMetaToScalarType(options.dtype_opt()), options.layout_opt(), options.device_opt(),
+      options.pinned_memory_opt(), options.memory_format_opt());
+}
+
+TensorBase empty_strided_mps(IntArrayRef size, IntArrayRef stride, const TensorOptions& options) {
+  return metal_host::empty_strided_mps(
+      size, stride, optTypeMetaToScalarType(options.dtype_opt()), options.layout_opt(), options.device_opt(),
+      options.pinned_memory_opt());
+}
+
+} // namespace at::detail
 
 TORCH_LIBRARY_IMPL(_, MPS, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&metal_host::fallback_to_cpu>());
