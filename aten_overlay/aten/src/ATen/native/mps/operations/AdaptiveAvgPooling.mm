@@ -84,7 +84,8 @@ void run(
 void check_type(const Tensor& tensor, const Tensor& expected, const char* name, const char* argument) {
   TORCH_CHECK(
       tensor.scalar_type() == expected.scalar_type(),
-      name, "(): expected dtype ", expected.scalar_type(), " for `", argument, "` but got dtype ", tensor.scalar_type());
+      name, "(): expected dtype ", expected.scalar_type(), " for `", argument, "` but got dtype ",
+      tensor.scalar_type());
 }
 
 void check_input(const Tensor& input, int64_t spatial, const char* name) {
@@ -99,8 +100,8 @@ void check_not_empty(const Tensor& tensor, int64_t first, const char* name, cons
   for (auto d = first; d < tensor.dim(); ++d) {
     TORCH_CHECK(
         tensor.size(d) > 0,
-        name, "(): Expected ", argument, " to have non-zero size for non-batch dimensions, but ", argument, " has sizes ",
-        tensor.sizes(), " with dimension ", d, " being empty");
+        name, "(): Expected ", argument, " to have non-zero size for non-batch dimensions, but ", argument,
+        " has sizes ", tensor.sizes(), " with dimension ", d, " being empty");
   }
 }
 

@@ -26,6 +26,7 @@ namespace {
 
 // The iterator's two operands beside self: take's output or put_'s source, and the index.
 constexpr unsigned kValue = 0, kIndex = 1;
+constexpr unsigned kMaxDims = c10::metal::max_ndim;
 
 const char* type_of_size(const TensorBase& tensor) {
   switch (tensor.element_size()) {
@@ -55,7 +56,7 @@ void set_self(TakePutParams& params, const TensorBase& self) {
       params.self_sizes[ndim - 1] *= size;
       continue;
     }
-    TORCH_CHECK(ndim < c10::metal::max_ndim, "expected self to have at most ", c10::metal::max_ndim, " dimensions on MPS");
+    TORCH_CHECK(ndim < kMaxDims, "expected self to have at most ", kMaxDims, " dimensions on MPS");
     params.self_sizes[ndim] = size;
     params.self_strides[ndim] = stride;
     ++ndim;
@@ -65,7 +66,7 @@ void set_self(TakePutParams& params, const TensorBase& self) {
 
 void set_iterated(TakePutParams& params, const TensorIteratorBase& iter) {
   const auto ndim = static_cast<size_t>(iter.ndim());
-  TORCH_CHECK(ndim <= c10::metal::max_ndim, "expected index to have at most ", c10::metal::max_ndim, " dimensions on MPS");
+  TORCH_CHECK(ndim <= kMaxDims, "expected index to have at most ", kMaxDims, " dimensions on MPS");
   std::copy_n(iter.shape().begin(), ndim, params.sizes.begin());
   std::copy_n(iter.strides(kValue).begin(), ndim, params.value_strides.begin());
   std::copy_n(iter.strides(kIndex).begin(), ndim, params.index_strides.begin());
