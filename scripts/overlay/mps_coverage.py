@@ -45,8 +45,7 @@ class Kernels:
 
     @property
     def family(self) -> str:
-        """The operator that it is an overload, an in-place variant, an inner function or the gradient of."""
-        return self.name.partition(".")[0].strip("_").removesuffix("_backward")
+        return family_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,11 @@ def measure(plan: Plan, roots: tuple[Path, ...] = OVERLAYS) -> Coverage:
         dtypes=dict(_dtypes(roots)),
         label=release.metal if release and release.metal else "not in versions.toml",
     )
+
+
+def family_of(name: str) -> str:
+    """The operator that this one is an overload, an in-place variant, an inner function or the gradient of."""
+    return name.partition(".")[0].strip("_").removesuffix("_backward")
 
 
 def parse(native_functions: bytes) -> list[Kernels]:
