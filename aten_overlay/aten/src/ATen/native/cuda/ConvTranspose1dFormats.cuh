@@ -1,0 +1,98 @@
+// The formats in which conv_transpose1d's matrix kernels multiply: how numbers are split into terms ("planes") that
+// tensor cores take, and which products of terms add up to the product.
+#pragma once
+
+#include <ATen/native/cuda/ConvTranspose1dMma.cuh>
+
+namespace at::native::conv_transpose1d {
+
+template <typename T>
+__device__ uint32_t as_word(const T& pair) {
+  static_assert(sizeof(T) == 4);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// A block is 16 bytes of a plane: kBlock numbers along the depth.
+
+template <typename T, Element kType>
+struct SinglePass16 {
+  using scalar_t = T;
+  static constexpr Element kElement = kType;
+  static constexpr int kPlanes = 1;
+  static constexpr int kBlock = 8;
+  static constexpr bool kExact = false;
+
+  static __device__ void split(const scalar_t (&values)[kBlock], uint32_t (&words)[kPlanes][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[0][i] = reinterpret_cast<const uint16_t&>(values[2 * i]) |
+          static_cast<uint32_t>(reinterpret_cast<const uint16_t&>(values[2 * i + 1])) << 16;
+    }
+  }
+};
+
+using BFloat16Format = SinglePass16<__nv_bfloat16, Element::BFloat16>;
+using HalfFormat = SinglePass16<__half, Element::Half>;
+
+struct TF32Format {
+  using scalar_t = float;
+  static constexpr Element kElement = Element::TF32;
+  static constexpr int kPlanes = 1;
+  static constexpr int kBlock = 4;
+  static constexpr bool kExact = false;
+
+  static __device__ void split(const float (&values)[kBlock], uint32_t (&words)[kPlanes][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(words[0][i]) : "f"(values[i]));
+    }
+  }
+};
+
+// float32 as the sum of three bfloat16, which have its range and together its 24 bits. Of the nine products of terms
+// the three smallest are below float32's rounding. A non-finite factor gives a non-finite sum, as does one that rounds
+// up beyond the range; numbers so small that a term would be subnormal are looked for.
+struct ExactFormat {
+  using scalar_t = float;
+  static constexpr Element kElement = Element::BFloat16;
+  static constexpr int kPlanes = 3;
+  static constexpr int kBlock = 8;
+  static constexpr bool kExact = true;
+
+  static __device__ void split(const float (&values)[kBlock], uint32_t (&words)[kPlanes][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float a = values[2 * i], b = values[2 * i + 1];
+#pragma unroll
+      for (int plane = 0; plane < kPlanes; ++plane) {
+        const auto term = __floats2bfloat162_rn(a, b);
+        words[plane][i] = as_word(term);
+        a -= __low2float(term);
+        b -= __high2float(term);
+      }
+    }
+  }
+};
+
+// The products of planes (of the weight, of the source), small ones first.
+template <typename Format>
+struct Products {
+  static constexpr int kCount = Format::kExact ? 6 : 1;
+
+  static constexpr __host__ __device__ int weight_plane(int i) {
+    return Format::kExact ? (i == 0 ? 2 : i == 1 ? 1 : i == 2 ? 0 : i == 3 ? 1 : 0) : 0;
+  }
+  static constexpr __host__ __device__ int source_plane(int i) {
+    return Format::kExact ? (i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 2 : i == 3 ? 0 : i == 4 ? 1 : 0) : 0;
+  }
+};
+
+// The least magnitude all of whose terms are normal numbers, minus the least float.
+constexpr uint32_t kSmall = (127u - 100u) << 23;
+
+// To find nonzero numbers below that: the minimum of this is below kSmall - 1.
+__device__ inline uint32_t smallness(float value) {
+  return (__float_as_uint(value) & 0x7FFFFFFFu) - 1;
+}
+
+} // namespace at::native::conv_transpose1d
