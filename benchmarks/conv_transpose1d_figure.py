@@ -1,0 +1,46 @@
+"""The figure of a CSV file of conv_transpose1d.py: how many times as fast as cuDNN, by case. Needs matplotlib.
+
+    python benchmarks/conv_transpose1d_figure.py benchmarks/results/conv_transpose1d_h200.csv
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+PANELS = ("forward", "backward")
+MATHS = ("float32", "tf32", "bfloat16")
+
+
+def main(path: Path) -> None:
+    about, *lines = path.read_text().splitlines()
+    rows = [row for row in csv.DictReader(line for line in lines if line[0] != "#") if row["who"] == "native"]
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(14, 9), sharey=True, layout="constrained")
+    for axis, panel in zip(axes, PANELS):
+        for i, math in enumerate(MATHS):
+            points = [row for row in rows if (row["pass"], row["math"]) == (panel, math)]
+            places = [cases.index(row["case"]) + 0.26 * (i - 1) for row in points]
+            middle, low, high = ([float(row[f"speedup{which}"]) for row in points] for which in ("", "_p20", "_p80"))
+            spread = [[m - a for m, a in zip(middle, low)], [b - m for m, b in zip(middle, high)]]
+            axis.barh(places, middle, height=0.26, xerr=spread, color=f"C{i}", label=math)
+        axis.axvline(1, color="black", linewidth=1)
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("times as fast as cuDNN, same math mode")
+        axis.set_title(panel)
+        axis.grid(alpha=0.3, axis="x")
+    axes[0].set_yticks(range(len(cases)), cases)
+    axes[0].invert_yaxis()
+    axes[0].legend()
+    figure.suptitle(f"conv_transpose1d, {about.removeprefix('# ')}")
+    figure.savefig(path.with_suffix(".png"), dpi=90)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
