@@ -89,14 +89,21 @@ def test_add_import_refusals():
 
 
 def test_add_to_all():
-    result = edited(TARGET, TEXT, "add_to_all", names=["one", "two"], after="conv")
-    assert result == replaced("    'conv',\n", "    'conv',\n    'one',\n    'two',\n")
-    result = edited(TARGET, TEXT, "add_to_all", names=["one"], before="mean")
-    assert result == replaced("    'conv',\n", "    'conv',\n    'one',\n")
-    result = edited(TARGET, TEXT, "add_to_all", names=["one"], before="conv")
-    assert result == replaced("    'conv',\n", "    'one',\n    'conv',\n")
+    result = edited(TARGET, TEXT, "add_to_all", names=["fold", "glu"], after="conv")
+    assert result == replaced("    'conv',\n", "    'conv',\n    'fold',\n    'glu',\n")
+    result = edited(TARGET, TEXT, "add_to_all", names=["fold"], before="mean")
+    assert result == replaced("    'conv',\n", "    'conv',\n    'fold',\n")
+    result = edited(TARGET, TEXT, "add_to_all", names=["bce"], before="conv")
+    assert result == replaced("    'conv',\n", "    'bce',\n    'conv',\n")
     result = edited(TARGET, TEXT, "add_to_all", names=["one"])
     assert result == replaced("    'mean'\n", "    'mean',\n    'one'\n")
+
+
+def test_add_to_all_keeps_it_sorted():
+    """PyTorch 2.6 asserts so of torch.nn.modules."""
+    assert "Bilinear would stand out" in refused(TARGET, TEXT, "add_to_all", names=["Bilinear"], after="conv").rule
+    unsorted = TEXT.replace("    'mean'\n", "    'mean',\n    'add',\n")
+    assert "'mean',\n    'one',\n" in edited(TARGET, unsorted, "add_to_all", names=["one"], after="mean")
 
 
 def test_add_to_all_refusals():

@@ -46,7 +46,7 @@ def add_import(source: Source, *, statement: str, after: str) -> list[Change]:
 def add_to_all(
     source: Source, *, names: list[str], after: str | None = None, before: str | None = None
 ) -> list[Change]:
-    """Puts names into `__all__`, quoted as their neighbour is."""
+    """Puts names into `__all__`, quoted as their neighbour is; one that is sorted stays so, which PyTorch may assert."""
     if after is not None and before is not None:
         raise ValueError("it takes one of `after` and `before`")
     anchor = after or before
@@ -56,7 +56,13 @@ def add_to_all(
     for container, index in _anchors(source, containers, "__all__", repr(anchor) if anchor else None):
         quote = source.data[container.elements[index].start : container.elements[index].start + 1].decode() or '"'
         texts = [f"{quote}{name}{quote}" for name in names]
-        changes.append(insert_elements(source, container, index - 1 if before else index, texts))
+        place = index - 1 if before else index
+        public = [ast.literal_eval(element.node) for element in container.elements]
+        if public == sorted(public):
+            public[place + 1 : place + 1] = names
+            if public != sorted(public):
+                raise ValueError(f"`__all__` is sorted, and {', '.join(names)} would stand out of order in it")
+        changes.append(insert_elements(source, container, place, texts))
     return changes
 
 
