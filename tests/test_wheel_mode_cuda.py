@@ -12,12 +12,13 @@ import pytest
 from overlay.errors import OverlayError
 from overlay.model import load_patches
 from overlay.paths import OVERLAYS
-from overlay.wheel_mode import cuda
+from overlay.wheel_mode import build, cuda
 from overlay.wheel_mode.codegen import generate
 from overlay.wheel_mode.toolchain import find_toolchain
 from wheel_mode_helpers import target_of
 
 SOURCES = sorted(path for root in OVERLAYS for path in root.rglob("*.cu"))
+HOST_SOURCES = sorted(path for root in OVERLAYS for path in root.rglob("cuda/*.cpp")) + [build.CUDA_REGISTRATIONS]
 
 
 @pytest.fixture
@@ -113,3 +114,27 @@ def test_every_cuda_source_compiles(source, target, tmp_path, monkeypatch):
     assert run.returncode == 0, run.stderr
     assert "warning" not in run.stderr, run.stderr
     assert output.stat().st_size > 0
+
+
+def test_host_code_and_the_registrations_belong_to_a_build_with_cuda(target, toolkit):
+    toolchain, toolkit_13 = find_toolchain(target), cuda.cuda_toolchain(toolkit("13.0"), target)
+    compiles = [c for root in OVERLAYS for c in build._cuda_host_compiles(root, toolchain, toolkit_13)]
+    assert {compile.source for compile in compiles} == set(HOST_SOURCES)
+    assert {compile.rule for compile in compiles} == {"compile"}
+    without = [compile.source for root in OVERLAYS for compile in build._overlay_compiles(root, toolchain)]
+    assert without and not set(without) & set(HOST_SOURCES)
+
+
+@pytest.mark.parametrize("source", HOST_SOURCES, ids=lambda path: path.stem)
+def test_host_code_of_cuda_compiles(source, target):
+    """Against the headers of 2.14.1, those of its CUDA parts included."""
+    toolkit = cuda.find_cuda(target)
+    if toolkit is None:
+        assert not os.environ.get("OVERLAY_TEST_NVCC"), "OVERLAY_TEST_NVCC is set, and there is no nvcc"
+        pytest.skip("no nvcc")
+    toolchain = find_toolchain(target)
+    includes = [f"-I{root / 'aten/src'}" for root in OVERLAYS]
+    includes += [f"-isystem{path}" for path in (target.include, target.include / "torch/csrc/api/include")]
+    command = [*toolchain.compiler.split(), *toolchain.flags, *toolchain.overlay_flags, *toolkit.host_flags, *includes]
+    run = subprocess.run([*command, "-Werror", "-fsyntax-only", source], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

@@ -216,3 +216,17 @@ def test_it_is_in_no_graph():
     program = torch.export.export(Module(), (torch.randn(2, 4, 9), torch.randn(4, 3, 3)))
     names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert names == ["aten.conv_transpose1d.default"]
+
+
+def test_a_torch_without_cuda_keeps_its_kernels():
+    for name in ("aten::convolution", "aten::convolution_backward"):
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA")
+        assert has_kernel == (torch.version.cuda is not None)
+
+
+@pytest.mark.parametrize("capability", (70, 75, 80, 86, 89, 100, 120))
+def test_auto_is_cudnn_on_architectures_that_were_not_measured(capability):
+    for name in ("forward", "grad_input", "grad_weight", "grad_bias"):
+        assert not torch.ops.aten_overlay.conv_transpose1d_was_faster(
+            capability, name, torch.float32, False, [16, 32, 131072], [32, 64, 3], 2, 2, 1
+        )
