@@ -87,12 +87,29 @@ struct Products {
   }
 };
 
-// The least magnitude all of whose terms are normal numbers, minus the least float.
-constexpr uint32_t kSmall = (127u - 100u) << 23;
+// What ExactFormat's terms do not hold to float32's accuracy: a number below 2^-100 may be off by 2^-134, which matters
+// where it meets large numbers, or where the sum is small as well.
+struct Extremes {
+  uint32_t least = ~0u; // of magnitudes minus the least float, so that 0 is the largest
+  uint32_t most = 0;
 
-// To find nonzero numbers below that: the minimum of this is below kSmall - 1.
-__device__ inline uint32_t smallness(float value) {
-  return (__float_as_uint(value) & 0x7FFFFFFFu) - 1;
-}
+  static constexpr uint32_t kSmall = (127u - 100u) << 23, kLarge = (127u + 60u) << 23;
+  static constexpr int kHasSmall = 1, kHasLarge = 2;
+
+  __device__ void add(float value) {
+    const auto magnitude = __float_as_uint(value) & 0x7FFFFFFFu;
+    least = min(least, magnitude - 1);
+    most = max(most, magnitude);
+  }
+
+  __device__ int flags() const {
+    return (least < kSmall - 1 ? kHasSmall : 0) | (most > kLarge ? kHasLarge : 0);
+  }
+
+  // Sums below this are computed again, if factors have these flags.
+  static __device__ float least_sum(int flags) {
+    return !(flags & kHasSmall) ? 0.0f : flags & kHasLarge ? __int_as_float(0x7F800000) : 1.0f / (1 << 20);
+  }
+};
 
 } // namespace at::native::conv_transpose1d

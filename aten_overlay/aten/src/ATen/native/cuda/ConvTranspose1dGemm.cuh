@@ -21,7 +21,7 @@ constexpr int kMaxHalo = 64;
 constexpr int kMaxWeightSlots = 8;
 constexpr int kMaxSourceSlots = 4;
 constexpr int kGroupRows = 64; // of a warpgroup
-constexpr int kUnitTrailer = 128; // bytes behind a unit, of which the first tells whether it holds small numbers
+constexpr int kUnitTrailer = 128; // bytes behind a unit, beginning with the flags of its Extremes
 
 // Division of numbers below 2^31.
 struct FastDivisor {
@@ -98,21 +98,28 @@ __device__ inline int64_t row_of(const Tiling& tiling, int64_t index, int local)
 
 constexpr int kPackThreads = 256;
 
+__device__ inline int block_flags(const Extremes& extremes) {
+  const int flags = extremes.flags();
+  const bool small = __syncthreads_or(flags & Extremes::kHasSmall);
+  const bool large = __syncthreads_or(flags & Extremes::kHasLarge);
+  return (small ? Extremes::kHasSmall : 0) | (large ? Extremes::kHasLarge : 0);
+}
+
 // A block packs one unit of one row tile.
 template <typename Shape>
-__global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(
-    const __grid_constant__ Problem p,
-    const __grid_constant__ Tiling tiling,
+__device__ void pack_weight(
+    const Problem& p,
+    const Tiling& tiling,
     const typename Shape::Format::scalar_t* weight,
     char* packed,
-    int* small_tiles) {
+    int64_t index) {
   using Format = typename Shape::Format;
-  const int unit = blockIdx.x % tiling.units;
-  const int64_t row_tile = blockIdx.x / tiling.units % tiling.row_tiles;
-  const int64_t group = blockIdx.x / tiling.units / tiling.row_tiles;
+  const int unit = static_cast<int>(index % tiling.units);
+  const int64_t row_tile = index / tiling.units % tiling.row_tiles;
+  const int64_t group = index / tiling.units / tiling.row_tiles;
   const int chunk = unit / static_cast<int>(p.taps), j = unit % static_cast<int>(p.taps);
-  auto* to = packed + static_cast<int64_t>(blockIdx.x) * Shape::kUnitBytes;
-  uint32_t least = kSmall;
+  auto* to = packed + index * Shape::kUnitBytes;
+  Extremes extremes;
   for (int i = threadIdx.x; i < kChunkBlocks * Shape::kRows; i += kPackThreads) {
     const int block = i / Shape::kRows, local = i % Shape::kRows;
     const auto row = row_of(tiling, row_tile * Shape::kRowGroups + local / kGroupRows, local % kGroupRows);
@@ -127,7 +134,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(
       values[e] = row < tiling.rows && v < p.depth() && k < p.kernel ? from[source * p.weight_channel + k]
                                                                      : narrow<typename Format::scalar_t>(0.0f);
       if constexpr (Format::kExact) {
-        least = min(least, smallness(values[e]));
+        extremes.add(values[e]);
       }
     }
     uint32_t words[Format::kPlanes][4];
@@ -138,17 +145,9 @@ __global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(
           make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
     }
   }
-  if constexpr (Format::kExact) {
-    // For the kernel that packs the source.
-    const auto tiles = p.groups * tiling.column_tiles;
-    for (auto i = static_cast<int64_t>(blockIdx.x) * kPackThreads + threadIdx.x; i < tiles;
-         i += static_cast<int64_t>(gridDim.x) * kPackThreads) {
-      small_tiles[i] = 0;
-    }
-  }
-  const int small = __syncthreads_or(least < kSmall - 1);
+  const int flags = block_flags(extremes);
   if (threadIdx.x == 0) {
-    *reinterpret_cast<int*>(to + Shape::kUnitBytes - kUnitTrailer) = small;
+    *reinterpret_cast<int*>(to + Shape::kUnitBytes - kUnitTrailer) = flags;
   }
 }
 
@@ -156,33 +155,32 @@ __global__ void __launch_bounds__(kPackThreads) pack_weight_kernel(
 constexpr int kPackBlocks = 4;
 
 template <typename Shape>
-__global__ void __launch_bounds__(kPackThreads) pack_source_kernel(
-    const __grid_constant__ Problem p,
-    const __grid_constant__ Tiling tiling,
+__device__ void pack_source(
+    const Problem& p,
+    const Tiling& tiling,
     const typename Shape::Format::scalar_t* source,
     char* packed,
-    int* small_tiles) {
+    int* flags,
+    int64_t index) {
   using Format = typename Shape::Format;
   using scalar_t = typename Format::scalar_t;
   constexpr int kBlock = Format::kBlock;
+  static_assert(kPackBlocks == kChunkBlocks);
   const auto across = ceil_div(tiling.packed_columns, kPackThreads);
-  const auto column = static_cast<int64_t>(blockIdx.x) % across * kPackThreads + threadIdx.x;
+  const auto column = index % across * kPackThreads + threadIdx.x;
   const int blocks = tiling.chunks * kChunkBlocks;
-  const int first_block = static_cast<int>(blockIdx.x / across % (blocks / kPackBlocks)) * kPackBlocks;
-  const auto group = blockIdx.x / across / (blocks / kPackBlocks);
-  if (column >= tiling.packed_columns) {
-    return;
-  }
+  const int first_block = static_cast<int>(index / across % tiling.chunks) * kPackBlocks;
+  const auto group = index / across / tiling.chunks;
   const auto n = column / p.pitch();
   const auto u = static_cast<int>((column - n * p.pitch()) * p.position_stride + p.base);
   const auto length = static_cast<int>(p.length), classes = static_cast<int>(p.classes);
   const auto step = static_cast<int>(p.class_step), channels = static_cast<int>(p.channels);
-  const bool exists = n < p.batch;
+  const bool exists = n < p.batch, packs = column < tiling.packed_columns;
   const auto* from = source + (n * p.groups + group) * p.channels * p.length + u;
   auto* to = packed + ((group * blocks + first_block) * Format::kPlanes * tiling.packed_columns + column) * 16;
   const auto zero = narrow<scalar_t>(0.0f);
   int channel = first_block * kBlock / classes, klass = first_block * kBlock % classes;
-  uint32_t least = kSmall;
+  Extremes extremes;
 #pragma unroll
   for (int i = 0; i < kPackBlocks; ++i) {
     scalar_t values[kBlock];
@@ -199,25 +197,47 @@ __global__ void __launch_bounds__(kPackThreads) pack_source_kernel(
     if constexpr (Format::kExact) {
 #pragma unroll
       for (int e = 0; e < kBlock; ++e) {
-        least = min(least, smallness(values[e]));
+        extremes.add(values[e]);
       }
     }
     uint32_t words[Format::kPlanes][4];
     Format::split(values, words);
 #pragma unroll
     for (int plane = 0; plane < Format::kPlanes; ++plane) {
-      *reinterpret_cast<uint4*>(to) =
-          make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
+      if (packs) {
+        *reinterpret_cast<uint4*>(to) =
+            make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
+      }
       to += tiling.packed_columns * 16;
     }
   }
-  if (Format::kExact && least < kSmall - 1) {
-    // All tiles that read the column.
-    const auto last = min(column / Shape::kColumns, tiling.column_tiles - 1);
-    for (auto tile = max(column - tiling.source_columns + Shape::kColumns, int64_t(0)) / Shape::kColumns; tile <= last;
-         ++tile) {
-      small_tiles[group * tiling.column_tiles + tile] = 1;
+  if constexpr (Format::kExact) {
+    const int found = block_flags(extremes);
+    if (threadIdx.x == 0) {
+      flags[index] = found;
     }
+  }
+}
+
+// The first blocks pack the weights, and the others the source, if they are there.
+template <typename Shape>
+__global__ void __launch_bounds__(kPackThreads) pack_kernel(
+    const __grid_constant__ Problem p,
+    const __grid_constant__ Tiling tiling,
+    const typename Shape::Format::scalar_t* weight,
+    const typename Shape::Format::scalar_t* source,
+    char* packed_weight,
+    char* packed_source,
+    int* flags,
+    int* counter) {
+  const auto index = static_cast<int64_t>(blockIdx.x), weight_blocks = p.groups * tiling.row_tiles * tiling.units;
+  if (index < weight_blocks) {
+    pack_weight<Shape>(p, tiling, weight, packed_weight, index);
+    if (counter && index == 0 && threadIdx.x == 0) {
+      *counter = 0; // for the next kernel
+    }
+  } else {
+    pack_source<Shape>(p, tiling, source, packed_source, flags, index - weight_blocks);
   }
 }
 
@@ -425,6 +445,7 @@ __device__ void add_products(float (&sums)[kSums], const Factors& factors) {
   using Format = typename Shape::Format;
   using List = Products<Format>;
   constexpr int kSteps = kChunkBlocks / 2, kAtOnce = 2;
+  static_assert(kSums % 4 == 0);
   constexpr int kWeightBlock = Shape::kRows * 16;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
   const int row = lane % 8, matrix = lane / 8;
@@ -500,7 +521,7 @@ __device__ __noinline__ float plain_sum(
 // A pass of 32 columns that all exist, in one sample: a warp interleaves the phases of its 16 rows' channels in shared
 // memory and stores each channel in one stretch. `out` is where the first begins, `channels` how many exist.
 template <int kPhases, typename scalar_t>
-__device__ void store_stretches(
+__device__ __forceinline__ void store_stretches(
     const float* sums, const float (&bias)[2], float* staging, scalar_t* out, int64_t out_length, int64_t channels) {
   constexpr int kRuns = 16 / kPhases;
   // Few conflicts between banks, and 16 rows fit in the warp's part of the staging memory.
@@ -542,7 +563,7 @@ struct Store {
   const int64_t first_row;
   int64_t n;
   int64_t column; // of the sample, at which the pass begins
-  bool plain; // sums are computed again
+  int flags; // of the factors' Extremes
 
   __device__ int barrier() const {
     return 1 + warpgroup;
@@ -571,6 +592,7 @@ struct Store {
       *reinterpret_cast<float2*>(to + 8 * Shape::kStagingPitch) = make_float2(sums[i * 4 + 2], sums[i * 4 + 3]);
     }
     named_barrier(barrier(), kWarpgroup);
+    const float least = Extremes::least_sum(flags);
     const int gap = static_cast<int>(p.gap);
     const auto outputs = static_cast<uint32_t>(tiling.rows_per_warpgroup / tiling.run) * tiling.per_run.value;
     for (uint32_t i = thread; i < outputs; i += kWarpgroup) {
@@ -589,7 +611,7 @@ struct Store {
         float value = 0;
         if (in_gap == 0) {
           value = staging[local * Shape::kStagingPitch + index];
-          if (plain || !is_finite(value)) {
+          if (!(fabsf(value) >= least) || !is_finite(value)) {
             const auto pitch = p.pitch();
             value = plain_sum(
                 p, t, group, flat_row, n + (column + index) / pitch, (column + index) % pitch);
@@ -604,6 +626,45 @@ struct Store {
     named_barrier(barrier(), kWarpgroup);
   }
 
+  // A pass of 32 columns that all exist, in one sample, of any number of phases.
+  __device__ void store_phases(const float* sums) {
+    const int thread = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarp;
+    auto* staging = shared.staging(warpgroup);
+    const int phases = tiling.run, in_run = Shape::kPassColumns * phases, pitch = in_run + phases % 2 + 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = thread / kWarp * 16 + lane / 4 + 8 * half;
+      auto* to = staging + row / phases * pitch + lane % 4 * 2 * phases + row % phases;
+      if (row < tiling.rows_per_warpgroup) {
+#pragma unroll
+        for (int i = 0; i < Shape::kPassColumns / 8; ++i) {
+          to[i * 8 * phases] = sums[i * 4 + half * 2];
+          to[(i * 8 + 1) * phases] = sums[i * 4 + half * 2 + 1];
+        }
+      }
+    }
+    named_barrier(barrier(), kWarpgroup);
+    const auto first_channel = first_row / p.phases, first_phase = first_row % p.phases;
+    for (int run = 0; run < tiling.rows_per_warpgroup / phases; ++run) {
+      const auto channel = first_channel + run;
+      if (channel >= p.out_channels) {
+        break;
+      }
+      const float bias = t.bias ? widen(t.bias[group * p.out_channels + channel]) : 0.0f;
+      const auto* from = staging + run * pitch;
+      auto* to = t.out + ((n * p.groups + group) * p.out_channels + channel) * p.out_length + p.out_base +
+          p.out_stride * column + first_phase;
+      for (int i = thread; i < in_run; i += kWarpgroup) {
+        // Where a channel has more phases than there are rows, those here are a part of each column.
+        const auto place = p.phases == phases
+            ? i
+            : i / kGroupRows * static_cast<int>(p.phases) + i % kGroupRows;
+        to[place] = narrow<scalar_t>(from[i] + bias);
+      }
+    }
+    named_barrier(barrier(), kWarpgroup);
+  }
+
   __device__ void run(const float (&sums)[Shape::kSums]) {
     const int warp = threadIdx.x % kWarpgroup / kWarp, lane = threadIdx.x % kWarp;
     bool finite = true;
@@ -611,8 +672,12 @@ struct Store {
     for (int i = 0; i < Shape::kSums; ++i) {
       finite = finite && is_finite(sums[i]);
     }
-    const bool elementwise = any_of_warpgroup(barrier(), plain || !finite) || p.gap > 1 ||
-        (p.phases != 1 && p.phases != 2 && p.phases != 4 && p.phases != 8);
+    if constexpr (Shape::Format::kExact) {
+      flags = (any_of_warpgroup(barrier(), flags & Extremes::kHasSmall) ? Extremes::kHasSmall : 0) |
+          (any_of_warpgroup(barrier(), flags & Extremes::kHasLarge) ? Extremes::kHasLarge : 0);
+    }
+    const bool elementwise = any_of_warpgroup(barrier(), flags & Extremes::kHasSmall || !finite) || p.gap > 1 ||
+        (p.phases > kGroupRows && p.phases % kGroupRows != 0);
     const auto channel = (first_row + 16 * warp) / p.phases;
     auto* staging = shared.staging(warpgroup) + warp * Shape::kStagingFloats / 4;
     float bias[2] = {};
@@ -644,8 +709,11 @@ struct Store {
             case 4:
               store_stretches<4>(from, bias, staging, out, p.out_length, channels);
               break;
-            default:
+            case 8:
               store_stretches<8>(from, bias, staging, out, p.out_length, channels);
+              break;
+            default:
+              store_phases(from);
           }
         }
       }
@@ -663,7 +731,7 @@ __device__ void multiply(
     const Problem& p,
     const Tiling& tiling,
     const Tensors<typename Shape::Format::scalar_t>& t,
-    const int* small_tiles,
+    const int* source_flags,
     const Shared<Shape>& shared) {
   using Format = typename Shape::Format;
   const int warpgroup = threadIdx.x / kWarpgroup;
@@ -678,7 +746,7 @@ __device__ void multiply(
     for (int i = 0; i < Shape::kSums; ++i) {
       sums[i] = 0;
     }
-    bool small = false;
+    int flags = 0;
     int done_weights = -1, done_source = -1; // slots whose last products are on their way
     const auto release = [&] {
       if (leader) {
@@ -696,7 +764,7 @@ __device__ void multiply(
         barrier_wait(shared.weight_full(weights.slot), weights.parity);
         const int unit = shared.weights(weights.slot);
         if constexpr (Format::kExact) {
-          small = small || *reinterpret_cast<int*>(shared.base + unit + Shape::kUnitBytes - kUnitTrailer) != 0;
+          flags |= *reinterpret_cast<int*>(shared.base + unit + Shape::kUnitBytes - kUnitTrailer);
         }
         Factors factors{
             shared.address + unit + row_group * kGroupRows * 16,
@@ -754,7 +822,15 @@ __device__ void multiply(
       weights = Ring(tiling.weight_slots); // full once and for all
     }
     if constexpr (Format::kExact) {
-      small = small || small_tiles[tile.group * tiling.column_tiles + tile.column_tile] != 0;
+      // Those of all blocks that packed the tile's source; Store asks all threads.
+      const auto across = ceil_div(tiling.packed_columns, kPackThreads);
+      const auto first = tile.column_tile * Shape::kColumns / kPackThreads;
+      const auto last = (tile.column_tile * Shape::kColumns + tiling.source_columns - 1) / kPackThreads;
+      for (int chunk = threadIdx.x % kWarpgroup; chunk < tiling.chunks; chunk += kWarpgroup) {
+        for (auto block = first; block <= last; ++block) {
+          flags |= source_flags[(tile.group * tiling.chunks + chunk) * across + block];
+        }
+      }
     }
     const auto column = tile.column_tile * Shape::kColumns + column_group * Shape::kGroupColumns;
     Store<Shape>{
@@ -767,7 +843,7 @@ __device__ void multiply(
         (tile.row_tile * Shape::kRowGroups + row_group) * tiling.rows_per_warpgroup,
         column / p.pitch(),
         column % p.pitch(),
-        small}
+        flags}
         .run(sums);
   }
 }
@@ -781,7 +857,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
     const __grid_constant__ Tensors<typename Shape::Format::scalar_t> t,
     const char* weight,
     const char* source,
-    const int* small_tiles) {
+    const int* source_flags) {
   extern __shared__ __align__(128) char memory[];
   const Shared<Shape> shared{memory, shared_address(memory), tiling};
   constexpr int kConsumerWarps = Shape::kConsumers / kWarp;
@@ -809,7 +885,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
 #if CONV_TRANSPOSE1D_WGMMA
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 #endif
-    multiply<Shape>(p, tiling, t, small_tiles, shared);
+    multiply<Shape>(p, tiling, t, source_flags, shared);
   }
 }
 
@@ -872,15 +948,18 @@ Tiling make_tiling(const Problem& p, const Device& device) {
 // Parts of the memory that the kernels need besides their tensors.
 template <typename Shape>
 struct Workspace {
+  int64_t weight_blocks; // of the packing kernel
+  int64_t source_blocks;
   int64_t source; // where the packed source begins, behind the packed weights
-  int64_t small_tiles;
+  int64_t flags;
   int64_t bytes;
 
   Workspace(const Problem& p, const Tiling& tiling)
-      : source(p.groups * tiling.row_tiles * tiling.units * Shape::kUnitBytes),
-        small_tiles(
-            source + p.groups * tiling.chunks * kChunkBlocks * Shape::Format::kPlanes * tiling.packed_columns * 16),
-        bytes(small_tiles + p.groups * tiling.column_tiles * static_cast<int64_t>(sizeof(int))) {}
+      : weight_blocks(p.groups * tiling.row_tiles * tiling.units),
+        source_blocks(ceil_div(tiling.packed_columns, kPackThreads) * tiling.chunks * p.groups),
+        source(weight_blocks * Shape::kUnitBytes),
+        flags(source + p.groups * tiling.chunks * kChunkBlocks * Shape::Format::kPlanes * tiling.packed_columns * 16),
+        bytes(flags + source_blocks * static_cast<int64_t>(sizeof(int))) {}
 };
 
 // `memory`: Workspace's bytes, 128-byte aligned.
@@ -894,21 +973,16 @@ void launch_gemm(
     cudaStream_t stream) {
   const Workspace<Shape> workspace(p, tiling);
   auto* source = memory + workspace.source;
-  auto* small_tiles = reinterpret_cast<int*>(memory + workspace.small_tiles);
-  const auto weight_blocks = static_cast<unsigned>(p.groups * tiling.row_tiles * tiling.units);
-  pack_weight_kernel<Shape>
-      <<<weight_blocks, kPackThreads, 0, stream>>>(p, tiling, t.weight, memory, small_tiles);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const auto source_blocks = static_cast<unsigned>(
-      ceil_div(tiling.packed_columns, kPackThreads) * (tiling.chunks * kChunkBlocks / kPackBlocks) * p.groups);
-  pack_source_kernel<Shape>
-      <<<source_blocks, kPackThreads, 0, stream>>>(p, tiling, t.source, source, small_tiles);
+  auto* flags = reinterpret_cast<int*>(memory + workspace.flags);
+  const auto pack_blocks = static_cast<unsigned>(workspace.weight_blocks + workspace.source_blocks);
+  pack_kernel<Shape><<<pack_blocks, kPackThreads, 0, stream>>>(
+      p, tiling, t.weight, t.source, memory, source, flags, nullptr);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   const int bytes = Shape::kRings + tiling.weight_slots * Shape::kUnitBytes +
       tiling.source_slots * Shape::source_bytes(tiling.source_columns);
   C10_CUDA_CHECK(cudaFuncSetAttribute(gemm_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors));
-  gemm_kernel<Shape><<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, memory, source, small_tiles);
+  gemm_kernel<Shape><<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, memory, source, flags);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

@@ -53,20 +53,6 @@ __device__ inline void barrier_wait(uint32_t barrier, int parity) {
   }
 }
 
-// A slot of a ring and the parity of its barrier's current phase.
-template <int kSlots>
-struct RingPosition {
-  int slot = 0;
-  int parity = 0;
-
-  __device__ void advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Among `threads` threads, a multiple of 32.
 __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -95,6 +81,27 @@ __device__ inline void bulk_load(uint32_t to, const void* from, uint32_t bytes, 
       "r"(bytes),
       "r"(barrier)
       : "memory");
+#endif
+}
+
+// From shared to global memory, both at multiples of 16 bytes (best of 32).
+__device__ inline void bulk_store(void* to, uint32_t from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+#endif
+}
+
+__device__ inline void bulk_commit() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+// Until what the thread's bulk stores read may be overwritten.
+__device__ inline void bulk_wait_read() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 #endif
 }
 

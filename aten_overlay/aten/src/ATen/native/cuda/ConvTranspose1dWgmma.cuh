@@ -1,4 +1,4 @@
-// wgmma of sm_90a: the sums of 64 rows and 128 or 256 columns, over one step of depth, by 4 warps. A thread holds of
+// wgmma of sm_90a: the sums of 64 rows and 128, 136, 144 or 256 columns, over one step of depth, by 4 warps. A thread holds of
 // every 8 columns those 4 sums that it would hold of mma.sync's m16n8, with 16 rows to a warp.
 #pragma once
 
@@ -33,6 +33,19 @@ namespace at::native::conv_transpose1d {
                : CONV_TRANSPOSE1D_SUMS_64(0)                                                              \
                : "l"(a), "l"(b), "r"(accumulate))
 
+#define CONV_TRANSPOSE1D_WGMMA_136(shape, types, tail)                                                     \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %70, 0;\n wgmma.mma_async.sync.aligned." shape "." types  \
+               " {" CONV_TRANSPOSE1D_REGISTERS_0_63 ", %64, %65, %66, %67}, %68, %69, p, 1, 1" tail ";\n}"  \
+               : CONV_TRANSPOSE1D_SUMS_64(0), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])           \
+               : "l"(a), "l"(b), "r"(accumulate))
+
+#define CONV_TRANSPOSE1D_WGMMA_144(shape, types, tail)                                                     \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %74, 0;\n wgmma.mma_async.sync.aligned." shape "." types  \
+               " {" CONV_TRANSPOSE1D_REGISTERS_0_63                                                        \
+               ", %64, %65, %66, %67, %68, %69, %70, %71}, %72, %73, p, 1, 1" tail ";\n}"                  \
+               : CONV_TRANSPOSE1D_SUMS_64(0), CONV_TRANSPOSE1D_SUMS_8(64)                                  \
+               : "l"(a), "l"(b), "r"(accumulate))
+
 #define CONV_TRANSPOSE1D_WGMMA_256(shape, types, tail)                                                     \
   asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %130, 0;\n wgmma.mma_async.sync.aligned." shape "." types \
                " {" CONV_TRANSPOSE1D_REGISTERS_0_63 ", " CONV_TRANSPOSE1D_REGISTERS_64_127                 \
@@ -52,6 +65,28 @@ __device__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
 }
 
 template <Element element>
+__device__ void wgmma(float (&d)[68], uint64_t a, uint64_t b, int accumulate) {
+  if constexpr (element == Element::BFloat16) {
+    CONV_TRANSPOSE1D_WGMMA_136("m64n136k16", "f32.bf16.bf16", ", 0, 0");
+  } else if constexpr (element == Element::Half) {
+    CONV_TRANSPOSE1D_WGMMA_136("m64n136k16", "f32.f16.f16", ", 0, 0");
+  } else {
+    CONV_TRANSPOSE1D_WGMMA_136("m64n136k8", "f32.tf32.tf32", "");
+  }
+}
+
+template <Element element>
+__device__ void wgmma(float (&d)[72], uint64_t a, uint64_t b, int accumulate) {
+  if constexpr (element == Element::BFloat16) {
+    CONV_TRANSPOSE1D_WGMMA_144("m64n144k16", "f32.bf16.bf16", ", 0, 0");
+  } else if constexpr (element == Element::Half) {
+    CONV_TRANSPOSE1D_WGMMA_144("m64n144k16", "f32.f16.f16", ", 0, 0");
+  } else {
+    CONV_TRANSPOSE1D_WGMMA_144("m64n144k8", "f32.tf32.tf32", "");
+  }
+}
+
+template <Element element>
 __device__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (element == Element::BFloat16) {
     CONV_TRANSPOSE1D_WGMMA_256("m64n256k16", "f32.bf16.bf16", ", 0, 0");
@@ -67,6 +102,8 @@ __device__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int accumulate) {
 #undef CONV_TRANSPOSE1D_SUMS_8
 #undef CONV_TRANSPOSE1D_SUMS_64
 #undef CONV_TRANSPOSE1D_WGMMA_128
+#undef CONV_TRANSPOSE1D_WGMMA_136
+#undef CONV_TRANSPOSE1D_WGMMA_144
 #undef CONV_TRANSPOSE1D_WGMMA_256
 
 #endif

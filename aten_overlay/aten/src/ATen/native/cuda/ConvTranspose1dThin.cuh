@@ -1,0 +1,431 @@
+// conv_transpose1d where the traffic to memory takes longer than the products: few rows, little depth, long samples.
+//
+// As in ConvTranspose1dGemm.cuh, but nothing is packed before except the weights, which a block (one warpgroup) keeps in
+// shared memory. A block loads the source of its next tile into registers while it works on one, splits it into
+// shared memory, multiplies, interleaves phases and bias in shared memory, and stores each channel by one bulk copy.
+// Blocks take tiles in order from a counter, so that what is written at a time lies close together. The stretch that a
+// tile stores of a channel is moved to the next multiple of 32 bytes, for which it computes some columns more.
+#pragma once
+
+#include <ATen/native/cuda/ConvTranspose1dGemm.cuh>
+
+namespace at::native::conv_transpose1d {
+
+// kChunks: of depth.
+template <typename Format_, int kChunks_>
+struct ThinShape
+    : TileShape<Format_, 1, 1, 128 + 32 / static_cast<int>(sizeof(typename Format_::scalar_t))> {
+  using Format = Format_;
+  using Base = TileShape<Format_, 1, 1, 128 + 32 / static_cast<int>(sizeof(typename Format_::scalar_t))>;
+  static constexpr int kChunks = kChunks_;
+  static constexpr int kBlocks = kChunks * kChunkBlocks;
+  static constexpr int kTile = 128; // columns that a tile stores
+  static constexpr int kAligned = 32 / sizeof(typename Format::scalar_t);
+  static constexpr int kBlocksPerProcessor = 2;
+  static constexpr int kExtras = kBlocks > 4 ? 2 : 1; // blocks of other columns that a thread loads
+
+  static constexpr __host__ __device__ int staging_pitch(int out_stride) {
+    // A multiple of kAligned with few conflicts between the banks of 8 rows.
+    constexpr int kBanks = 128 / sizeof(typename Format::scalar_t);
+    return (Base::kColumns * out_stride + 2 * kAligned + kBanks - 1) / kBanks * kBanks + kAligned;
+  }
+  // Of a warp.
+  static __host__ __device__ int staging_bytes(int out_stride, int phases) {
+    return 8 / phases * staging_pitch(out_stride) * static_cast<int>(sizeof(typename Format::scalar_t));
+  }
+};
+
+// Everything in shared memory, from its beginning on: a barrier and the next tile, weights, source, staging.
+struct ThinLayout {
+  int source;
+  int staging;
+  int bytes;
+};
+
+template <typename Shape>
+ThinLayout thin_layout(const Problem& p, const Tiling& tiling) {
+  constexpr int kHeader = 128;
+  const int source = kHeader + tiling.units * Shape::kUnitBytes;
+  const int staging =
+      (source + Shape::kChunks * Shape::source_bytes(tiling.source_columns) + 127) / 128 * 128;
+  const auto warp = Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
+  return {source, staging, staging + 4 * warp};
+}
+
+// The columns of a tile and of the halo around them, [0, kColumns + halo), as a thread loads them: one column of the
+// tile proper, and for some threads one block of another column.
+template <typename Shape>
+struct ThinLoad {
+  using Format = typename Shape::Format;
+  using scalar_t = typename Format::scalar_t;
+  scalar_t main[Shape::kBlocks][Format::kBlock];
+  scalar_t extra[Shape::kExtras][Format::kBlock];
+  int extra_column[Shape::kExtras]; // or -1
+  int extra_block[Shape::kExtras];
+
+  __device__ explicit ThinLoad(const Tiling& tiling) {
+    const int halo = tiling.source_columns - Shape::kColumns;
+    const int extras = tiling.source_columns - Shape::kTile;
+#pragma unroll
+    for (int i = 0; i < Shape::kExtras; ++i) {
+      const int index = threadIdx.x + i * kWarpgroup;
+      const int column = index % extras;
+      extra_block[i] = index / extras;
+      extra_column[i] = extra_block[i] >= Shape::kBlocks ? -1 : column < halo ? column : column + Shape::kTile;
+    }
+  }
+
+  __device__ void load(const Problem& p, const Tiling& tiling, const scalar_t* source, int64_t n, int64_t column) {
+    const int halo = tiling.source_columns - Shape::kColumns;
+    const auto zero = narrow<scalar_t>(0.0f);
+    const auto* sample = source + n * p.channels * p.length;
+    const auto first = column + p.base;
+    const auto length = static_cast<int>(p.length), channels = static_cast<int>(p.channels);
+    const auto u = first + halo + threadIdx.x;
+    const bool exists = u >= 0 && u < p.length;
+#pragma unroll
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+#pragma unroll
+      for (int e = 0; e < Format::kBlock; ++e) {
+        const int channel = block * Format::kBlock + e;
+        main[block][e] = exists && channel < channels ? sample[channel * length + u] : zero;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kExtras; ++i) {
+      const auto v = first + extra_column[i];
+      const bool extra_exists = extra_column[i] >= 0 && v >= 0 && v < p.length;
+#pragma unroll
+      for (int e = 0; e < Format::kBlock; ++e) {
+        const int channel = extra_block[i] * Format::kBlock + e;
+        extra[i][e] = extra_exists && channel < channels ? sample[channel * length + v] : zero;
+      }
+    }
+  }
+
+  static __device__ void put(
+      const Tiling& tiling,
+      uint32_t memory,
+      int block,
+      int column,
+      const scalar_t (&values)[Format::kBlock],
+      Extremes& extremes) {
+    uint32_t words[Format::kPlanes][4];
+    Format::split(values, words);
+    const int chunk = block / kChunkBlocks, in_chunk = block % kChunkBlocks;
+#pragma unroll
+    for (int plane = 0; plane < Format::kPlanes; ++plane) {
+      const int place = (chunk * Format::kPlanes + plane) * kChunkBlocks + in_chunk;
+      store_shared(memory + (place * tiling.source_columns + column) * 16, words[plane]);
+    }
+    if constexpr (Format::kExact) {
+#pragma unroll
+      for (int e = 0; e < Format::kBlock; ++e) {
+        extremes.add(values[e]);
+      }
+    }
+  }
+
+  // Returns the flags of their Extremes.
+  __device__ int put(const Tiling& tiling, uint32_t memory) const {
+    const int halo = tiling.source_columns - Shape::kColumns;
+    Extremes extremes;
+#pragma unroll
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+      put(tiling, memory, block, halo + static_cast<int>(threadIdx.x), main[block], extremes);
+    }
+#pragma unroll
+    for (int i = 0; i < Shape::kExtras; ++i) {
+      if (extra_column[i] >= 0) {
+        put(tiling, memory, extra_block[i], extra_column[i], extra[i], extremes);
+      }
+    }
+    return Format::kExact ? extremes.flags() : 0;
+  }
+};
+
+// Stores 8 rows of a warp's sums, with those at sums[4 * i] and sums[4 * i + 1] for columns 8 * i and 8 * i + 1.
+template <typename Shape, int kPhases, int kGap>
+__device__ __forceinline__ void store_thin(
+    const Problem& p,
+    const Tensors<typename Shape::Format::scalar_t>& t,
+    char* memory,
+    int64_t n,
+    int64_t column,
+    int64_t row, // the first of the 8
+    const float* sums,
+    float bias,
+    float least) { // sums below are computed again
+  using scalar_t = typename Shape::Format::scalar_t;
+  constexpr int kRuns = 8 / kPhases, kAligned = Shape::kAligned;
+  const int lane = threadIdx.x % kWarp;
+  constexpr int stride = kPhases * kGap;
+  constexpr int pitch = Shape::staging_pitch(stride);
+  auto* staging = reinterpret_cast<scalar_t*>(memory);
+  const auto o = p.out_stride * column + p.out_base; // of the tile's first column
+  const auto first_place = (n * p.out_channels + row / kPhases) * p.out_length + o;
+  // How far the stretch of a channel is moved to be aligned; t.out is.
+  const auto moved = [&](int run) {
+    return static_cast<int>((kAligned - (first_place + run * p.out_length) % kAligned) % kAligned);
+  };
+
+  if (lane < kRuns) {
+    bulk_wait_read();
+  }
+  __syncwarp();
+  const int run = lane / 4 / kPhases, phase = lane / 4 % kPhases;
+  const int start = run * pitch + kAligned - moved(run) + phase * kGap;
+  const auto background = narrow<scalar_t>(bias);
+#pragma unroll
+  for (int i = 0; i < Shape::kSums / 4; ++i) {
+    auto* to = staging + start + (i * 8 + lane % 4 * 2) * stride;
+    to[0] = narrow<scalar_t>(sums[i * 4] + bias);
+    to[stride] = narrow<scalar_t>(sums[i * 4 + 1] + bias);
+#pragma unroll
+    for (int between = 1; between < kGap; ++between) {
+      to[between] = background;
+      to[stride + between] = background;
+    }
+  }
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < Shape::kSums / 4; ++i) {
+    finite = finite && is_finite(sums[i * 4]) && is_finite(sums[i * 4 + 1]);
+  }
+  if (__any_sync(0xFFFFFFFFu, least > 0 || !finite)) {
+    // From what was staged, since registers cannot be indexed.
+#pragma unroll 1
+    for (int i = 0; i < Shape::kSums / 4; ++i) {
+#pragma unroll 1
+      for (int second = 0; second < 2; ++second) {
+        const int c = i * 8 + lane % 4 * 2 + second;
+        auto* to = staging + start + c * stride;
+        const auto value = widen(*to) - bias;
+        if ((!(fabsf(value) >= least) || !is_finite(value)) && column + c < p.columns && row + lane / 4 < p.out_channels * kPhases) {
+          *to = narrow<scalar_t>(plain_sum(p, t, 0, row + lane / 4, n, column + c) + bias);
+        }
+      }
+    }
+  }
+  fence_async();
+  __syncwarp();
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    if (row / kPhases + r >= p.out_channels) {
+      break;
+    }
+    // Outputs [first, last) of the channel; those of the first and last tile of a sample begin and end with it.
+    const auto nominal = o + moved(r);
+    const auto first = column == 0 ? 0 : nominal;
+    const auto last = min(
+        p.out_length, column + Shape::kTile >= p.columns ? p.out_length : nominal + int64_t(Shape::kTile) * stride);
+    auto* to = t.out + (n * p.out_channels + row / kPhases + r) * p.out_length;
+    const auto* from = staging + r * pitch + kAligned - nominal; // at `first`
+#if __CUDA_ARCH__ >= 900
+    constexpr int kUnit = 16 / sizeof(scalar_t);
+    const auto place = first_place - o + r * p.out_length; // of output 0, from t.out on
+    const auto bulk_first = first + (kUnit - (place + first) % kUnit) % kUnit;
+    const auto bulk_last = last - (place + last) % kUnit;
+    if (lane == r && bulk_last > bulk_first) {
+      bulk_store(to + bulk_first, shared_address(from + bulk_first), (bulk_last - bulk_first) * sizeof(scalar_t));
+    }
+    if (lane < kUnit && first + lane < min(bulk_first, last)) {
+      to[first + lane] = from[first + lane];
+    }
+    if (lane < kUnit && max(bulk_first, bulk_last) + lane < last) {
+      to[max(bulk_first, bulk_last) + lane] = from[max(bulk_first, bulk_last) + lane];
+    }
+#else
+    for (auto i = first + lane; i < last; i += kWarp) {
+      to[i] = from[i];
+    }
+#endif
+  }
+  if (lane < kRuns) {
+    bulk_commit();
+  }
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_kernel(
+    const __grid_constant__ Problem p,
+    const __grid_constant__ Tiling tiling,
+    const __grid_constant__ Tensors<typename Shape::Format::scalar_t> t,
+    const ThinLayout layout,
+    const char* packed,
+    int* counter) {
+  using Format = typename Shape::Format;
+  extern __shared__ __align__(128) char memory[];
+  constexpr int kHeader = 128;
+  auto* next = reinterpret_cast<volatile int*>(memory + 16);
+  const auto address = shared_address(memory);
+  const int weight_bytes = tiling.units * Shape::kUnitBytes;
+#if __CUDA_ARCH__ >= 900
+  if (threadIdx.x == 0) {
+    barrier_init(address, 1);
+    fence_async();
+    barrier_expect(address, weight_bytes);
+    bulk_load(address + kHeader, packed, weight_bytes, address);
+  }
+  __syncthreads();
+  barrier_wait(address, 0);
+#else
+  for (int i = threadIdx.x * 16; i < weight_bytes; i += kWarpgroup * 16) {
+    *reinterpret_cast<uint4*>(memory + kHeader + i) = __ldg(reinterpret_cast<const uint4*>(packed + i));
+  }
+  __syncthreads();
+#endif
+  int weight_flags = 0;
+  if constexpr (Format::kExact) {
+    for (int unit = 1; unit <= tiling.units; ++unit) {
+      weight_flags |= *reinterpret_cast<int*>(memory + kHeader + unit * Shape::kUnitBytes - kUnitTrailer);
+    }
+  }
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  float bias[2] = {};
+  if (t.bias) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto channel = (16 * warp + 8 * half + lane / 4) / p.phases;
+      bias[half] = channel < p.out_channels ? widen(t.bias[channel]) : 0.0f;
+    }
+  }
+  char* staging = memory + layout.staging +
+      warp * Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
+  const auto tiles = static_cast<int>(tiling.tiles), per_sample = static_cast<int>(tiling.column_tiles);
+  const auto taps = static_cast<int>(p.taps), shift = static_cast<int>(p.shift);
+  const auto source_block = static_cast<uint32_t>(tiling.source_columns) * 16;
+  ThinLoad<Shape> load(tiling);
+  int tile = blockIdx.x, ticket = 0;
+  if (threadIdx.x == 0) {
+    ticket = atomicAdd(counter, 1);
+  }
+  if (tile < tiles) {
+    load.load(p, tiling, t.source, tile / per_sample, static_cast<int64_t>(tile % per_sample) * Shape::kTile);
+  }
+  while (tile < tiles) {
+    const int n = tile / per_sample;
+    const auto column = static_cast<int64_t>(tile % per_sample) * Shape::kTile;
+    int flags = load.put(tiling, address + layout.source) | weight_flags;
+    if (threadIdx.x == 0) {
+      *next = static_cast<int>(gridDim.x) + ticket;
+    }
+    fence_async();
+    flags = __syncthreads_or(flags & Extremes::kHasSmall)
+        ? Extremes::kHasSmall | (__syncthreads_or(flags & Extremes::kHasLarge) ? Extremes::kHasLarge : 0)
+        : 0;
+    tile = *next;
+    if (threadIdx.x == 0) {
+      ticket = atomicAdd(counter, 1);
+    }
+    if (tile < tiles) {
+      load.load(p, tiling, t.source, tile / per_sample, static_cast<int64_t>(tile % per_sample) * Shape::kTile);
+    }
+    float sums[Shape::kSums];
+#pragma unroll
+    for (int i = 0; i < Shape::kSums; ++i) {
+      sums[i] = 0;
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
+      for (int j = 0; j < taps; ++j) {
+        const Factors factors{
+            address + kHeader + (chunk * taps + j) * Shape::kUnitBytes,
+            address + layout.source + chunk * Shape::source_bytes(tiling.source_columns) + shift * j * 16,
+            source_block};
+#if CONV_TRANSPOSE1D_WGMMA
+        if constexpr (Format::kExact) {
+          float part[Shape::kSums];
+          start_products<typename Shape::Base>(part, factors, true);
+          wgmma_wait<0>();
+          keep_in_registers(part);
+#pragma unroll
+          for (int i = 0; i < Shape::kSums; ++i) {
+            sums[i] += part[i];
+          }
+        } else {
+          start_products<typename Shape::Base>(sums, factors, false);
+        }
+#else
+        add_products<typename Shape::Base>(sums, factors);
+#endif
+      }
+    }
+#if CONV_TRANSPOSE1D_WGMMA
+    wgmma_wait<0>();
+    keep_in_registers(sums);
+#endif
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = 16 * warp + 8 * half;
+      const auto store = [&](auto phases, auto gap) {
+        store_thin<Shape, decltype(phases)::value, decltype(gap)::value>(
+            p, t, staging, n, column, row, sums + 2 * half, bias[half], Extremes::least_sum(flags));
+      };
+      constexpr std::integral_constant<int, 1> kOne;
+      constexpr std::integral_constant<int, 2> kTwo;
+      if (p.gap == 2) {
+        store(kOne, kTwo);
+      } else if (p.phases == 1) {
+        store(kOne, kOne);
+      } else if (p.phases == 2) {
+        store(kTwo, kOne);
+      } else if (p.phases == 4) {
+        store(std::integral_constant<int, 4>(), kOne);
+      } else {
+        store(std::integral_constant<int, 8>(), kOne);
+      }
+    }
+    __syncthreads(); // the source in shared memory is used up
+  }
+  bulk_wait_read();
+}
+
+// Whether this kernel can take a problem of fits_gemm, and it has enough tiles to be worth it.
+template <typename Shape>
+bool fits_thin(const Problem& p, const Tiling& tiling, const void* out, const Device& device) {
+  const auto extras = tiling.source_columns - Shape::kTile;
+  return p.groups == 1 && p.classes == 1 && p.position_stride == 1 && p.out_channels * p.phases <= kGroupRows &&
+      (p.gap == 2 ? p.phases == 1
+                  : p.gap == 1 && (p.phases == 1 || p.phases == 2 || p.phases == 4 || p.phases == 8)) &&
+      tiling.chunks == Shape::kChunks && extras * Shape::kBlocks <= Shape::kExtras * kWarpgroup &&
+      reinterpret_cast<uintptr_t>(out) % 32 == 0 && p.columns >= 8 * Shape::kTile && tiling.tiles >= 4 * device.processors && tiling.tiles < (1 << 30) &&
+      thin_layout<Shape>(p, tiling).bytes <= (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024;
+}
+
+template <typename Shape>
+Tiling make_thin_tiling(const Problem& p, const Device& device) {
+  auto tiling = make_tiling<typename Shape::Base>(p, device);
+  tiling.column_tiles = ceil_div(p.columns, Shape::kTile);
+  tiling.tiles = p.batch * tiling.column_tiles;
+  return tiling;
+}
+
+// `memory`: the packed weights, and an int behind them.
+template <typename Shape>
+int64_t thin_bytes(const Tiling& tiling) {
+  return static_cast<int64_t>(tiling.units) * Shape::kUnitBytes + static_cast<int64_t>(sizeof(int));
+}
+
+template <typename Shape>
+void launch_thin(
+    const Problem& p,
+    const Tiling& tiling,
+    const Tensors<typename Shape::Format::scalar_t>& t,
+    char* memory,
+    const Device& device,
+    cudaStream_t stream) {
+  auto* counter = reinterpret_cast<int*>(memory + static_cast<int64_t>(tiling.units) * Shape::kUnitBytes);
+  pack_kernel<typename Shape::Base><<<static_cast<unsigned>(tiling.units), kPackThreads, 0, stream>>>(
+      p, tiling, t.weight, t.source, memory, nullptr, nullptr, counter);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const auto layout = thin_layout<Shape>(p, tiling);
+  C10_CUDA_CHECK(
+      cudaFuncSetAttribute(thin_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes));
+  const auto grid =
+      static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors * Shape::kBlocksPerProcessor));
+  thin_kernel<Shape><<<grid, kWarpgroup, layout.bytes, stream>>>(p, tiling, t, layout, memory, counter);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+} // namespace at::native::conv_transpose1d
