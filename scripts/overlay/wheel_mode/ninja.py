@@ -16,7 +16,7 @@ from ..errors import OverlayError
 from ..machine import compile_jobs
 from .cuda import CudaToolchain
 from .files import write_if_changed
-from .toolchain import LINK_FLAGS, Toolchain
+from .toolchain import Toolchain
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def write_ninja(
     compiles: list[Compile],
     library: str,
     link_with: Iterable[Path],
+    link_flags: Iterable[str] = (),
 ) -> None:
     """`library` is the default target; `objects` is everything but the link."""
     flags = shlex.join([*toolchain.flags, *includes])
@@ -50,7 +51,7 @@ def write_ninja(
         "  description = compile $out",
         *_nvcc_rule(toolchain, cuda),
         "rule link",
-        f"  command = $cxx {shlex.join(LINK_FLAGS)} -o $out $in $libraries",
+        f"  command = $cxx {shlex.join([*toolchain.link_flags, *link_flags])} -o $out $in $libraries",
         "  description = link $out",
     ]
     for compile in compiles:

@@ -22,16 +22,17 @@ _X86_64 = (
     },
 )
 _AARCH64 = ((), {"DEFAULT": ""})
-_MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}
+_MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
+_MAC = "arm64"  # as Apple's compiler calls the machine that others call aarch64
 
-_COMMON = (
-    "-fPIC -DNDEBUG -DAT_PER_OPERATOR_HEADERS -fopenmp -fvisibility-inlines-hidden -fno-math-errno -fno-trapping-math"
-).split()
+_DEFINES = "-fPIC -DNDEBUG -DAT_PER_OPERATOR_HEADERS".split()
+_COMMON = "-fvisibility-inlines-hidden -fno-math-errno -fno-trapping-math".split()
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-unknown-pragmas", "-Wno-psabi", "-Werror=return-type")
 
 # The library uses the torch that is loaded already, so it has no path to one. What torch itself needs (CUDA, for
 # example) need not be on the machine that builds.
 LINK_FLAGS = ("-shared", "-Wl,--no-undefined", "-Wl,--allow-shlib-undefined", "-Wl,--as-needed")
+_MAC_LINK_FLAGS = ("-dynamiclib", "-undefined", "dynamic_lookup", "-Wl,-rpath,@loader_path/target/torch/lib")
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,19 @@ class Toolchain:
     generated_flags = ("-O1", "-w")
     overlay_flags = ("-O3", *_WARNINGS)
 
+    @property
+    def is_mac(self) -> bool:
+        return self.machine == _MAC
+
+    @property
+    def link_flags(self) -> tuple[str, ...]:
+        return _MAC_LINK_FLAGS if self.is_mac else LINK_FLAGS
+
     def key(self, target: Target, *devices: str) -> str:
         """Whatever makes two builds incompatible; `devices`: what the same is of other compilers."""
         parts = [
             target.version, target.git_version, str(target.cuda), self.compiler, self.identity, self.machine,
-            *self.flags, *self.generated_flags, *self.overlay_flags, *LINK_FLAGS,
+            *self.flags, *self.generated_flags, *self.overlay_flags, *self.link_flags,
             *(f"{name}:{flags}" for name, flags in self.capabilities.items()), *devices,
         ]  # fmt: skip
         digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -65,7 +74,8 @@ def find_toolchain(target: Target) -> Toolchain:
         raise OverlayError(compiler, f"wheel mode builds for {' and '.join(_MACHINES)}, not for {machine}")
     defines, capabilities = _MACHINES[machine]
     launcher = "ccache" if shutil.which("ccache") and "ccache" not in compiler else ""
-    flags = (f"-std={target.cxx_standard}", *_COMMON, *defines)
+    openmp = ("-Xpreprocessor", "-fopenmp") if machine == _MAC else ("-fopenmp",)
+    flags = (f"-std={target.cxx_standard}", *_DEFINES, *openmp, *_COMMON, *defines)
     return Toolchain(compiler, identity, machine, launcher, flags, capabilities)
 
 
