@@ -6,4 +6,5 @@ import os
 
 from . import simulated_mps
 
-simulated_mps.load(sanitize=os.environ.get("METAL_TEST_FULL") == "1")
+sanitize_host = os.environ.get("METAL_TEST_HOST") == "1"
+simulated_mps.load(sanitize=os.environ.get("METAL_TEST_FULL") == "1" and not sanitize_host, sanitize_host=sanitize_host)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,11 @@ from . import checks, compiler, frontend, host_code
 from .registrations import FOLDER, registrations
 
 SOURCES = compiler.PACKAGE / "mps"
+# Host code with checks of its own memory and arithmetic. The runtime of g++ serves clang's objects too, except for one
+# check, which looks at what precedes a function.
+_SANITIZE = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-sanitize=vptr")
+_SANITIZE_CLANG = (*_SANITIZE, "-fno-sanitize=function")
+_SANITIZERS = ("libasan.so", "libubsan.so")
 _STUB = SOURCES / "dispatch_stub.cpp"
 
 
@@ -43,7 +49,7 @@ class Built:
 
 
 @cache
-def build() -> Built:
+def build(sanitize_host: bool = False) -> Built:
     """Brings it up to date."""
     target = from_python(sys.executable)
     operators = _operators_library()
@@ -52,14 +58,16 @@ def build() -> Built:
     toolchain = find_toolchain(target)
     includes = [*generated.include, OVERLAYS[0] / "aten" / "src"]
     flags = [*toolchain.flags, *(f"-I{folder}" for folder in includes), f"-isystem{target.include}"]
+    sanitize = _SANITIZE if sanitize_host else ()
 
     def compile_one(path: Path) -> Path:
         if path == generated.source:
             texts = [part.read_text() for part in generated.parts]
             return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O1", "-w"], *texts)
         if path.suffix == ".mm":
-            return host_code.compile_object(path, depends=headers if path.parent == SOURCES else ())
-        return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2"])
+            return _compile_host(path, sanitize_host, headers if path.parent == SOURCES else ())
+        more = sanitize if path != _STUB else ()
+        return _compile(toolchain.compiler, path.read_text(), path, [*flags, "-O2", *more])
 
     sources = [_STUB, generated.source, *host_code.host_files([*OVERLAYS, SOURCES])]
     sources += [path for path in sorted(SOURCES.glob("*.cpp")) if path != _STUB]
@@ -72,15 +80,23 @@ def build() -> Built:
             "libmetal_host_mps.so",
             objects,
             [operators, *_torch_libraries(target), compiler.runtime()],
+            sanitize,
         ),
     )
+
+
+def _compile_host(path: Path, sanitize: bool, depends: Sequence[Path] = ()) -> Path:
+    return host_code.compile_object(path, flags=("-O1", *(_SANITIZE_CLANG if sanitize else ())), depends=depends)
 
 
 def build_host_library(path: Path) -> Path:
     """A .mm as a library of its own, whose registrations take the place of those before."""
     target = from_python(sys.executable)
-    libraries = [build().device, _operators_library(), *_torch_libraries(target)]
-    return _link(find_toolchain(target).compiler, f"lib{path.stem}.so", [host_code.compile_object(path)], libraries)
+    sanitize_host = _loaded.sanitize_host
+    libraries = [build(sanitize_host).device, _operators_library(), *_torch_libraries(target)]
+    flags = _SANITIZE if sanitize_host else ()
+    objects = [_compile_host(path, sanitize_host)]
+    return _link(find_toolchain(target).compiler, f"lib{path.stem}.so", objects, libraries, flags)
 
 
 def _torch_libraries(target: Target) -> list[Path]:
@@ -104,8 +120,10 @@ def _compile(cxx: str, text: str, path: Path, flags: Sequence[str], *depends: st
     return target
 
 
-def _link(cxx: str, name: str, objects: Sequence[Path], libraries: Sequence[Path]) -> Path:
-    parts = [str(path) for path in (*objects, *libraries)]
+def _link(
+    cxx: str, name: str, objects: Sequence[Path], libraries: Sequence[Path], flags: Sequence[str] = ()
+) -> Path:
+    parts = [*flags, *(str(path) for path in (*objects, *libraries))]
     stamps = [f"{path}:{path.stat().st_mtime_ns}" for path in libraries]
     digest = hashlib.sha256("\0".join([cxx, *parts, *stamps]).encode()).hexdigest()
     target = FOLDER / f"{digest[:24]}" / name
@@ -124,13 +142,28 @@ def _run(command: Sequence[str], what: str, text: str | None = None) -> None:
 # ---- In use --------------------------------------------------------------------------------
 
 
-def load(*, sanitize: bool = False) -> None:
-    """Makes `mps` a device of this process. `sanitize`: kernels' loads and stores are checked."""
+@dataclass
+class _Loaded:
+    sanitize_host: bool = False
+
+
+_loaded = _Loaded()
+
+
+def load(*, sanitize: bool = False, sanitize_host: bool = False) -> None:
+    """Makes `mps` a device of this process.
+
+    sanitize:      kernels' loads and stores are checked
+    sanitize_host: so is host code, in a process that has the environment of `host_sanitizers()`; not both at once,
+                   since the two sanitizers call functions of the same names
+    """
     if sys.platform != "linux":
         raise OverlayError(sys.platform, "the mps device is simulated on Linux alone", "make test-mps TREE=...")
     if "torch" in sys.modules:
         raise OverlayError("torch", "the simulated device is loaded before torch", "import it first")
-    built = _build_apart()
+    built = _build_apart(sanitize_host)
+    _loaded.sanitize_host = sanitize_host
+    os.environ.pop("LD_PRELOAD", None)  # it is not for the compilers that this process runs
     ctypes.CDLL(str(built.dispatch_stub), mode=ctypes.RTLD_GLOBAL)
     import torch
 
@@ -142,9 +175,22 @@ def load(*, sanitize: bool = False) -> None:
         load_kernels(path, sanitize=sanitize)
 
 
-def _build_apart() -> Built:
+def host_sanitizers() -> dict[str, str]:
+    """What the environment of a process has that loads with `sanitize_host`."""
+    compiler_command = find_toolchain(from_python(sys.executable)).compiler.split()
+    libraries = [
+        subprocess.run([*compiler_command, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+        for name in _SANITIZERS
+    ]
+    options = "detect_leaks=0:protect_shadow_gap=0:handle_segv=0"  # a host that reads device memory gets its SIGSEGV
+    return {"LD_PRELOAD": ":".join(libraries), "ASAN_OPTIONS": options, "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def _build_apart(sanitize_host: bool) -> Built:
     """In another process, since finding the operators' library imports torch."""
-    run = subprocess.run([sys.executable, "-m", "metal_host.simulated_mps"], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "metal_host.simulated_mps", *(["--sanitize-host"] if sanitize_host else [])]
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
     if run.returncode:
         raise OverlayError("the simulated mps device", "it could not be built; the reason is above")
     return Built(*map(Path, run.stdout.split("\n")[:2]))
@@ -173,6 +219,13 @@ class Counts:
     fallbacks: dict[str, int]
 
 
+def forget(overload: str) -> None:
+    """An overload (`take`, `put_`) goes without its kernel: it falls back, as one that was never registered."""
+    import torch
+
+    torch.ops.metal_host.forget(overload)
+
+
 @contextmanager
 def counting() -> Iterator[Counts]:
     import torch
@@ -193,7 +246,7 @@ def counting() -> Iterator[Counts]:
 
 def main() -> int:
     try:
-        built = build()
+        built = build(sanitize_host="--sanitize-host" in sys.argv[1:])
     except OverlayError as error:
         print(error.render(), file=sys.stderr)
         return 1

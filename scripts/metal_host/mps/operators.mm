@@ -164,6 +164,13 @@ c10::Dict<std::string, int64_t> dispatches() {
   return as_dict(CommandQueue::instance().dispatches());
 }
 
+// Registers the fallback over the kernel of one overload.
+void forget(std::string overload) {
+  static std::vector<torch::Library> libraries;
+  auto& library = libraries.emplace_back(torch::Library::IMPL, "aten", DispatchKey::MPS, __FILE__, __LINE__);
+  library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback_to_cpu>());
+}
+
 void load_library(std::string path) {
   load_kernels(path);
 }
@@ -231,6 +238,7 @@ TORCH_LIBRARY_IMPL(aten, MPS, m) {
 
 TORCH_LIBRARY(metal_host, m) {
   m.def("load_kernels(str path) -> ()", &metal_host::load_library);
+  m.def("forget(str overload) -> ()", &metal_host::forget);
   m.def("set_options(int schedule, int host_threads) -> ()", &metal_host::set_options);
   m.def("dispatches() -> Dict(str, int)", &metal_host::dispatches);
   m.def("fallbacks() -> Dict(str, int)", &metal_host::fallbacks);
