@@ -86,6 +86,7 @@ test-mps-sim: wheel-mode ## the operators on a simulated mps device, against the
 
 test-full: ## gradients in full, outputs beyond 2^31, Metal under sanitizers, a torch built: hours, as root
 	@PYTORCH_TEST_WITH_SLOW_GRADCHECK=1 PYTORCH_TEST_WITH_SLOW=1 METAL_TEST_FULL=1 $(MAKE) --no-print-directory test PYTEST_ARGS='-m "full or not full" $(PYTEST_ARGS)'
+	@METAL_TEST_FULL=1 $(MAKE) --no-print-directory test-mps-sim PYTEST_ARGS='-m "full or not full" $(PYTEST_ARGS)'
 
 test-gpu: wheel-mode ## tests that need an NVIDIA GPU, and those of all operators on it   [PYTEST_ARGS=]
 	@PYTORCH_TESTING_DEVICE_ONLY_FOR=cuda $(VENV_PYTHON) -m pytest -p torch_overlay tests/gpu tests/operators/test_opinfo.py $(PYTEST_ARGS)
