@@ -6,8 +6,8 @@ Each candidate is captured in a CUDA graph of several calls that rotate over inp
 second-level cache is cold; every round replays each graph once, in turn, and ratios are taken within a round. cuDNN
 picks its algorithm with benchmark=True, which tries the one that it takes without; --no-benchmark is for comparing.
 Both compute in the same math mode. Beside each time stand the error relative to float64 in norm, the memory of the
-call at its peak, and the share of the rate at which a copy moves the same bytes in the same run: input, output and
-weight once each.
+call at its peak, and the share of the rate at which a copy moves in the same run what must be moved: each tensor that
+the pass reads or writes, once.
 
 The results go to a CSV file: conv_transpose1d_figure.py draws them, conv_transpose1d_rule.py turns them into the rule
 by which "auto" decides.
@@ -147,7 +147,8 @@ def error(results: object, expected: list[torch.Tensor]) -> float:
 def measure(label: str, case: Case, math_name: str, names: list[str], options, writer) -> None:
     dtype, tf32 = MATHS[math_name]
     input_sizes, weight_sizes, output_sizes = case.sizes
-    nbytes = sum(math.prod(sizes) for sizes in case.sizes) * dtype.itemsize
+    source, weights, output = (math.prod(sizes) * dtype.itemsize for sizes in case.sizes)
+    nbytes = source + weights + output
     sets = max(2, min(64, math.ceil(COLD / nbytes)))
     torch.manual_seed(0)
 
@@ -171,7 +172,8 @@ def measure(label: str, case: Case, math_name: str, names: list[str], options, w
         errors = {who: error(call(0), expected) for who, call in ways.items()}
         del expected
         torch.cuda.empty_cache()
-        times = compare({**copies(nbytes, sets), **ways}, sets, options.rounds)
+        least = {"grad_bias": output, "backward": nbytes + source + weights}.get(name, nbytes)
+        times = compare({**copies(least, sets), **ways}, sets, options.rounds)
         ceiling = min((times[copy] for copy in ("copy", "copy kernel")), key=statistics.median)
         for who in ways:
             if who not in times:
