@@ -20,12 +20,13 @@ using namespace at;
 const Device kDevice(kMPS, 0);
 
 struct MPSAllocator final : c10::Allocator {
-  // A storage's data is the id<MTLBuffer>; there is none for nothing.
+  // A storage's data is the id<MTLBuffer>; there is none for nothing. As on a Mac it ends with a whole word: atomics on
+  // half precision are on words.
   DataPtr allocate(size_t size) override {
     if (size == 0) {
       return {nullptr, kDevice};
     }
-    void* handle = allocate_buffer(size);
+    void* handle = allocate_buffer((size + 3) / 4 * 4);
     return {handle, handle, &release_buffer, kDevice};
   }
 

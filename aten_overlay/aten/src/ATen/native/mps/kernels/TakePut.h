@@ -16,6 +16,7 @@ struct TakePutParams {
   ::c10::metal::array<int64_t, c10::metal::max_ndim> self_sizes;
   ::c10::metal::array<int64_t, c10::metal::max_ndim> self_strides;
   int64_t self_numel;
+  int64_t self_offset; // from the start of the word that it begins in, which is where atomics on words count from
   uint32_t ndim;
   uint32_t self_ndim;
 };

@@ -87,10 +87,10 @@ inline void accumulate(device bool* self, long offset, bool value) {
   }
 }
 
-// Storage: what the values are while they are added to.
-template <typename T, typename Storage>
+// Words: what the values are while they are added to.
+template <typename T, typename Words>
 kernel void put_accumulate(
-    device Storage* self [[buffer(0)]],
+    device Words* self [[buffer(0)]],
     constant void* source [[buffer(1)]],
     constant void* index [[buffer(2)]],
     constant TakePutParams& p [[buffer(3)]],
@@ -99,7 +99,7 @@ kernel void put_accumulate(
   const Place place(number, p);
   const long position = position_of(val_at_offs<long>(index, place.index), p, errors);
   if (position >= 0) {
-    accumulate(self, offset_of(position, p), val_at_offs<T>(source, place.value));
+    accumulate(self, p.self_offset + offset_of(position, p), val_at_offs<T>(source, place.value));
   }
 }
 
@@ -157,13 +157,13 @@ REGISTER_TAKE_PUT(ushort);
 REGISTER_TAKE_PUT(uint);
 REGISTER_TAKE_PUT(ulong);
 
-#define REGISTER_PUT_ACCUMULATE(T, STORAGE)                                                   \
-  template [[host_name("put_accumulate_" #T)]] kernel void put_accumulate<T, STORAGE>(        \
-      device STORAGE * self,                                                                  \
-      constant void* source,                                                                  \
-      constant void* index,                                                                   \
-      constant TakePutParams& p,                                                              \
-      device c10::metal::ErrorMessages* errors,                                               \
+#define REGISTER_PUT_ACCUMULATE(T, WORDS)                                                 \
+  template [[host_name("put_accumulate_" #T)]] kernel void put_accumulate<T, WORDS>(      \
+      device WORDS * self,                                                                \
+      constant void* source,                                                              \
+      constant void* index,                                                               \
+      constant TakePutParams& p,                                                          \
+      device c10::metal::ErrorMessages* errors,                                           \
       uint number)
 
 REGISTER_PUT_ACCUMULATE(float, AtomicType_t<float>);

@@ -27,6 +27,11 @@ namespace {
 // The iterator's two operands beside self: take's output or put_'s source, and the index.
 constexpr unsigned kValue = 0, kIndex = 1;
 constexpr unsigned kMaxDims = c10::metal::max_ndim;
+constexpr size_t kWord = 4;
+
+size_t offset_in_bytes(const TensorBase& tensor) {
+  return tensor.storage_offset() * tensor.element_size();
+}
 
 const char* type_of_size(const TensorBase& tensor) {
   switch (tensor.element_size()) {
@@ -46,6 +51,7 @@ const char* type_of_size(const TensorBase& tensor) {
 // Neighbouring dimensions that are as one in memory are made one: a contiguous self has no more than one.
 void set_self(TakePutParams& params, const TensorBase& self) {
   params.self_numel = self.numel();
+  params.self_offset = static_cast<int64_t>(offset_in_bytes(self) % kWord / self.element_size());
   uint32_t ndim = 0;
   for (auto d = self.dim() - 1; d >= 0; --d) {
     const auto size = self.size(d), stride = self.stride(d);
@@ -151,7 +157,8 @@ void put_kernel_mps(TensorIterator& iter, const TensorBase& self, const bool acc
       return;
     }
     encode(kernel, part.numel(), [&](id<MTLComputeCommandEncoder> encoder, id<MTLBuffer> errors) {
-      mtl_setArgs(encoder, self);
+      const auto offset = offset_in_bytes(self);
+      [encoder setBuffer:getMTLBufferStorage(self) offset:accumulate ? offset - offset % kWord : offset atIndex:0];
       bind_operand(encoder, part, kValue, 1);
       bind_operand(encoder, part, kIndex, 2);
       mtl_setArgs<3>(encoder, params, errors);
