@@ -138,7 +138,7 @@ class Call {
  private:
   // cuDNN's output would lie likewise, which shows in its strides.
   static bool lies_channels_last(const Tensor& weight) {
-    return weight.unsqueeze(2).suggest_memory_format() != MemoryFormat::Contiguous;
+    return !weight.is_contiguous() && weight.unsqueeze(2).suggest_memory_format() != MemoryFormat::Contiguous;
   }
 
   const Tensor& input_;
