@@ -6,7 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from metal_host.executor import SCHEDULES
-from metal_host.simulated_mps import counting
+from metal_host.simulated_mps import counting, load_kernels
+from overlay.paths import OVERLAYS
+
+KERNELS = OVERLAYS[0] / "aten/src/ATen/native/mps/kernels/CausalConv1d.metal"
 
 
 @pytest.fixture
@@ -97,6 +100,21 @@ def test_module_trains():
     assert "causal_conv1d_backward_partials_float" in counts.kernels
     for parameter, grad in zip(module.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad.cpu(), grad)
+
+
+def test_a_device_with_smaller_threadgroups(sequences):
+    """Its pipeline says so; a real one would give no gradients, or wrong ones."""
+    kernel = "kernel void causal_conv1d_backward_partials("
+    source = KERNELS.read_text()
+    assert source.count(kernel) == 1
+    x, weight, bias = (tensor.requires_grad_() for tensor in sequences)
+    try:
+        load_kernels(KERNELS, source.replace(kernel, f"[[max_total_threads_per_threadgroup(128)]] {kernel}"))
+        out = F.causal_conv1d(x, weight, bias, "silu")
+        with pytest.raises(RuntimeError, match="partials_float runs in threadgroups of 256 threads, .* takes 128"):
+            out.sum().backward()
+    finally:
+        load_kernels(KERNELS)
 
 
 def test_all_schedules_agree(sequences):

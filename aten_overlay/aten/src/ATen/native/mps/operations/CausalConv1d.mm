@@ -54,6 +54,12 @@ void encode(
     return;
   }
   const auto pipeline = lib.getPipelineStateForFunc(kernel);
+  // A kernel that takes many registers runs in smaller groups on some GPUs.
+  const auto group_threads = group.width * group.height * group.depth;
+  TORCH_CHECK(
+      group_threads <= pipeline.maxTotalThreadsPerThreadgroup,
+      kernel, " runs in threadgroups of ", group_threads, " threads, and this device takes ",
+      pipeline.maxTotalThreadsPerThreadgroup);
   getMPSProfiler().beginProfileKernel(pipeline, kernel, /*isGraph=*/false);
   [encoder setComputePipelineState:pipeline];
   mtl_setArgs(encoder, args...);
