@@ -89,14 +89,14 @@ def _compile_host(path: Path, sanitize: bool, depends: Sequence[Path] = ()) -> P
     return host_code.compile_object(path, flags=("-O1", *(_SANITIZE_CLANG if sanitize else ())), depends=depends)
 
 
-def build_host_library(path: Path) -> Path:
-    """A .mm as a library of its own, whose registrations take the place of those before."""
+def build_host_library(*paths: Path) -> Path:
+    """Some .mm as a library of its own, whose registrations take the place of those before."""
     target = from_python(sys.executable)
     sanitize_host = _loaded.sanitize_host
     libraries = [build(sanitize_host).device, _operators_library(), *_torch_libraries(target)]
     flags = _SANITIZE if sanitize_host else ()
-    objects = [_compile_host(path, sanitize_host)]
-    return _link(find_toolchain(target).compiler, f"lib{path.stem}.so", objects, libraries, flags)
+    objects = [_compile_host(path, sanitize_host) for path in paths]
+    return _link(find_toolchain(target).compiler, f"lib{paths[0].stem}.so", objects, libraries, flags)
 
 
 def _torch_libraries(target: Target) -> list[Path]:

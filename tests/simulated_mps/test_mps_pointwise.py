@@ -23,7 +23,8 @@ def pointwise():
     torch.manual_seed(0)
     sanitize = os.environ.get("METAL_TEST_FULL") == "1"
     simulated_mps.load_kernels(METAL, torch_include=target_of("2.14.1").include, sanitize=sanitize)
-    torch.ops.load_library(simulated_mps.build_host_library(METAL.with_suffix(".mm")))
+    mutant = os.environ.get("POINTWISE_LIBRARY")
+    torch.ops.load_library(mutant or simulated_mps.build_host_library(METAL.with_suffix(".mm")))
     return torch.ops.pointwise
 
 
