@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/native/cuda/ConvTranspose1d.h>
+#include <c10/macros/Export.h>
 
 namespace at::native {
 
@@ -13,14 +14,14 @@ enum class ConvTranspose1dKernel {
 };
 
 // At first what TORCH_CUDNN_CONV_TRANSPOSE1D_KERNEL says; a ValueError where that is none of the three.
-ConvTranspose1dKernel conv_transpose1d_kernel();
+TORCH_API ConvTranspose1dKernel conv_transpose1d_kernel();
 
 // Counts a pass that our kernels computed.
-void conv_transpose1d_count(ConvTranspose1dPass pass);
+TORCH_API void conv_transpose1d_count(ConvTranspose1dPass pass);
 
 // Whether ours beat cuDNN on the nearest of the shapes that ConvTranspose1dMeasured.h lists, and one is near.
 // `capability` is 10 * major + minor of the device's.
-bool conv_transpose1d_was_faster(
+TORCH_API bool conv_transpose1d_was_faster(
     int64_t capability,
     ConvTranspose1dPass pass,
     ScalarType dtype,
