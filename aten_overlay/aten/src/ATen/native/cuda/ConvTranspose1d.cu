@@ -1,6 +1,6 @@
 // conv_transpose1d's forward pass and its gradient of the input on CUDA: which kernel, and its memory.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/native/cuda/ConvTranspose1dGemm.cuh>
+#include <ATen/native/cuda/ConvTranspose1dThin.cuh>
 
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -34,11 +34,28 @@ bool try_gemm(
     const Device& device,
     const TensorOptions& options) {
   const auto tiling = make_tiling<Shape>(p, device);
-  if (tiling.weight_slots < 2) {
-    return false; // too little shared memory
+  const Workspace<Shape> workspace(p, tiling);
+  if (tiling.weight_slots < 2 || workspace.weight_blocks + workspace.source_blocks >= (int64_t(1) << 31)) {
+    return false; // too little shared memory, or too large a grid
   }
-  const auto memory = at::empty({Workspace<Shape>(p, tiling).bytes}, options.dtype(kByte));
+  const auto memory = at::empty({workspace.bytes}, options.dtype(kByte));
   launch_gemm<Shape>(
+      p, tiling, t, static_cast<char*>(memory.mutable_data_ptr()), device, c10::cuda::getCurrentCUDAStream());
+  return true;
+}
+
+template <typename Shape>
+bool try_thin(
+    const Problem& p,
+    const Tensors<typename Shape::Format::scalar_t>& t,
+    const Device& device,
+    const TensorOptions& options) {
+  const auto tiling = make_thin_tiling<Shape>(p, device);
+  if (!fits_thin<Shape>(p, tiling, t.out, device)) {
+    return false;
+  }
+  const auto memory = at::empty({thin_bytes<Shape>(tiling)}, options.dtype(kByte));
+  launch_thin<Shape>(
       p, tiling, t, static_cast<char*>(memory.mutable_data_ptr()), device, c10::cuda::getCurrentCUDAStream());
   return true;
 }
@@ -46,14 +63,24 @@ bool try_gemm(
 template <typename Format>
 bool run_gemm(const Problem& p, const Tensors<typename Format::scalar_t>& t, const TensorOptions& options) {
   const auto device = current_device();
+  // 32 or 64 source channels.
+  constexpr int kChunks = 8 / Format::kBlock;
+  if (try_thin<ThinShape<Format, kChunks>>(p, t, device, options) ||
+      try_thin<ThinShape<Format, 2 * kChunks>>(p, t, device, options)) {
+    return true;
+  }
   const auto rows = p.out_channels * p.phases;
   if (rows <= kGroupRows) {
     return try_gemm<TileShape<Format, 1, 2, 128>>(p, t, device, options);
   }
-  // Wide tiles read less, if there are enough of them for all processors.
-  using Wide = TileShape<Format, 2, 1, 256>;
-  if (make_tiling<Wide>(p, device).tiles >= device.processors) {
-    return try_gemm<Wide>(p, t, device, options);
+  if constexpr (!Format::kExact) {
+    // A wide tile takes as long as 1.6 others, by measurement.
+    using Wide = TileShape<Format, 2, 1, 256>;
+    const auto rounds = [&](int64_t tiles) { return static_cast<double>(ceil_div(tiles, device.processors)); };
+    if (1.6 * rounds(make_tiling<Wide>(p, device).tiles) <=
+        rounds(make_tiling<TileShape<Format, 2, 1, 128>>(p, device).tiles)) {
+      return try_gemm<Wide>(p, t, device, options);
+    }
   }
   return try_gemm<TileShape<Format, 2, 1, 128>>(p, t, device, options);
 }
@@ -73,7 +100,7 @@ Tensors<device_t> as_tensors(const Tensor& source, const Tensor& weight, const T
 
 // With little depth, or few rows, most of the tensor cores' work would be on zeros.
 bool uses_gemm(const Problem& p) {
-  return fits_gemm(p) && p.depth() * p.taps >= 16 && p.out_channels * p.phases >= 8;
+  return fits_gemm(p) && p.depth() >= 8 && p.out_channels * p.phases >= 8;
 }
 
 void run(
@@ -109,7 +136,17 @@ void run(
   }
 }
 
+// Of the compiled variants of this, the driver takes the same as of the others; its bounds tell which.
+constexpr int kProbeThreads = 256;
+__global__ void __launch_bounds__(CONV_TRANSPOSE1D_WGMMA ? kProbeThreads : kProbeThreads / 2) wgmma_probe() {}
+
 } // namespace
+
+bool conv_transpose1d_has_wgmma_cuda() {
+  cudaFuncAttributes attributes{};
+  C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, wgmma_probe));
+  return attributes.maxThreadsPerBlock == kProbeThreads;
+}
 
 void conv_transpose1d_out_cuda(
     const Tensor& output,
@@ -130,29 +167,6 @@ void conv_transpose1d_grad_input_out_cuda(
     ConvTranspose1dMath math) {
   const auto p = grad_input_problem(grad_input.sizes(), weight.sizes(), grad_output.size(2), params);
   run(p, grad_output, weight, Tensor(), grad_input, math);
-}
-
-bool conv_transpose1d_is_faster_cuda(
-    ConvTranspose1dPass pass,
-    ScalarType dtype,
-    ConvTranspose1dMath math,
-    IntArrayRef input_sizes,
-    IntArrayRef weight_sizes,
-    const ConvTranspose1dParams& params) {
-  int major = 0;
-  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, c10::cuda::current_device()));
-  if (major != 9) {
-    return false; // not measured
-  }
-  const auto out_length = (input_sizes[2] - 1) * params.stride - 2 * params.padding +
-      params.dilation * (weight_sizes[2] - 1) + params.output_padding + 1;
-  if (out_length <= 0 || input_sizes[0] == 0 || (pass != ConvTranspose1dPass::Forward && pass != ConvTranspose1dPass::GradInput)) {
-    return false;
-  }
-  const auto p = pass == ConvTranspose1dPass::Forward
-      ? forward_problem(input_sizes, weight_sizes, out_length, params)
-      : grad_input_problem(input_sizes, weight_sizes, out_length, params);
-  return dtype == kFloat && math == ConvTranspose1dMath::Exact && uses_gemm(p) && p.multiply_adds() >= 2e9;
 }
 
 } // namespace at::native

@@ -54,6 +54,9 @@ void conv_transpose1d_grad_weight_out_cuda(
 
 void conv_transpose1d_grad_bias_out_cuda(const Tensor& grad_bias, const Tensor& grad_output);
 
+// Whether what runs on the current device was compiled for sm_90a, as what was measured was.
+bool conv_transpose1d_has_wgmma_cuda();
+
 // Whether a pass is expected to beat cuDNN on the current device, by the measured rule; the functions above are right
 // for every shape either way. Of an architecture that was not measured: false.
 bool conv_transpose1d_is_faster_cuda(

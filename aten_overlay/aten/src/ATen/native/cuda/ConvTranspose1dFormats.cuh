@@ -87,28 +87,39 @@ struct Products {
   }
 };
 
-// What ExactFormat's terms do not hold to float32's accuracy: a number below 2^-100 may be off by 2^-134, which matters
-// where it meets large numbers, or where the sum is small as well.
+// What ExactFormat's terms do not hold to float32's accuracy: a number below 2^-100 may be off by 2^-134. With other
+// factors up to 2^20 that is below float32's rounding of all sums but those below 2^-60.
 struct Extremes {
   uint32_t least = ~0u; // of magnitudes minus the least float, so that 0 is the largest
   uint32_t most = 0;
 
-  static constexpr uint32_t kSmall = (127u - 100u) << 23, kLarge = (127u + 60u) << 23;
+  static constexpr uint32_t kSmall = (127u - 100u) << 23, kLarge = (127u + 20u) << 23;
   static constexpr int kHasSmall = 1, kHasLarge = 2;
 
+  __device__ void add_least(float value) {
+    least = min(least, (__float_as_uint(value) & 0x7FFFFFFFu) - 1);
+  }
+
+  __device__ void add_most(float value) {
+    most = max(most, __float_as_uint(value) & 0x7FFFFFFFu);
+  }
+
   __device__ void add(float value) {
-    const auto magnitude = __float_as_uint(value) & 0x7FFFFFFFu;
-    least = min(least, magnitude - 1);
-    most = max(most, magnitude);
+    add_least(value);
+    add_most(value);
+  }
+
+  __device__ bool has_small() const {
+    return least < kSmall - 1;
   }
 
   __device__ int flags() const {
-    return (least < kSmall - 1 ? kHasSmall : 0) | (most > kLarge ? kHasLarge : 0);
+    return (has_small() ? kHasSmall : 0) | (most > kLarge ? kHasLarge : 0);
   }
 
   // Sums below this are computed again, if factors have these flags.
   static __device__ float least_sum(int flags) {
-    return !(flags & kHasSmall) ? 0.0f : flags & kHasLarge ? __int_as_float(0x7F800000) : 1.0f / (1 << 20);
+    return !(flags & kHasSmall) ? 0.0f : __int_as_float(flags & kHasLarge ? 0x7F800000 : (127 - 60) << 23);
   }
 };
 

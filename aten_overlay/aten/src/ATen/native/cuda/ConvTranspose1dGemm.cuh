@@ -151,36 +151,29 @@ __device__ void pack_weight(
   }
 }
 
-// A thread packs one column of kPackBlocks blocks. The packed source is [groups][blocks][planes][columns][16 bytes].
-constexpr int kPackBlocks = 4;
+// A thread packs one column of kPackBlocks blocks.
+constexpr int kPackBlocks = kChunkBlocks;
 
-template <typename Shape>
-__device__ void pack_source(
+// Calls store(i, plane, 16 bytes) for blocks first_block + i. Columns beyond those of the problem are 0.
+template <typename Format, typename Store>
+__device__ void pack_column(
     const Problem& p,
-    const Tiling& tiling,
-    const typename Shape::Format::scalar_t* source,
-    char* packed,
-    int* flags,
-    int64_t index) {
-  using Format = typename Shape::Format;
+    const typename Format::scalar_t* source,
+    int64_t group,
+    int first_block,
+    int64_t column,
+    Extremes& extremes,
+    const Store& store) {
   using scalar_t = typename Format::scalar_t;
   constexpr int kBlock = Format::kBlock;
-  static_assert(kPackBlocks == kChunkBlocks);
-  const auto across = ceil_div(tiling.packed_columns, kPackThreads);
-  const auto column = index % across * kPackThreads + threadIdx.x;
-  const int blocks = tiling.chunks * kChunkBlocks;
-  const int first_block = static_cast<int>(index / across % tiling.chunks) * kPackBlocks;
-  const auto group = index / across / tiling.chunks;
   const auto n = column / p.pitch();
   const auto u = static_cast<int>((column - n * p.pitch()) * p.position_stride + p.base);
   const auto length = static_cast<int>(p.length), classes = static_cast<int>(p.classes);
   const auto step = static_cast<int>(p.class_step), channels = static_cast<int>(p.channels);
-  const bool exists = n < p.batch, packs = column < tiling.packed_columns;
+  const bool exists = n < p.batch;
   const auto* from = source + (n * p.groups + group) * p.channels * p.length + u;
-  auto* to = packed + ((group * blocks + first_block) * Format::kPlanes * tiling.packed_columns + column) * 16;
   const auto zero = narrow<scalar_t>(0.0f);
   int channel = first_block * kBlock / classes, klass = first_block * kBlock % classes;
-  Extremes extremes;
 #pragma unroll
   for (int i = 0; i < kPackBlocks; ++i) {
     scalar_t values[kBlock];
@@ -204,12 +197,32 @@ __device__ void pack_source(
     Format::split(values, words);
 #pragma unroll
     for (int plane = 0; plane < Format::kPlanes; ++plane) {
-      if (packs) {
-        *reinterpret_cast<uint4*>(to) =
-            make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]);
-      }
-      to += tiling.packed_columns * 16;
+      store(i, plane, make_uint4(words[plane][0], words[plane][1], words[plane][2], words[plane][3]));
     }
+  }
+}
+
+// The packed source is [groups][blocks][planes][columns][16 bytes].
+template <typename Shape>
+__device__ void pack_source(
+    const Problem& p,
+    const Tiling& tiling,
+    const typename Shape::Format::scalar_t* source,
+    char* packed,
+    int* flags,
+    int64_t index) {
+  using Format = typename Shape::Format;
+  const auto across = ceil_div(tiling.packed_columns, kPackThreads);
+  const auto column = index % across * kPackThreads + threadIdx.x;
+  const int first_block = static_cast<int>(index / across % tiling.chunks) * kPackBlocks;
+  const auto group = index / across / tiling.chunks;
+  auto* to = reinterpret_cast<uint4*>(packed) +
+      (group * tiling.chunks * kChunkBlocks + first_block) * Format::kPlanes * tiling.packed_columns + column;
+  Extremes extremes;
+  if (column < tiling.packed_columns) {
+    pack_column<Format>(p, source, group, first_block, column, extremes, [&](int i, int plane, uint4 words) {
+      to[(i * Format::kPlanes + plane) * tiling.packed_columns] = words;
+    });
   }
   if constexpr (Format::kExact) {
     const int found = block_flags(extremes);
@@ -444,8 +457,7 @@ template <typename Shape, int kSums>
 __device__ void add_products(float (&sums)[kSums], const Factors& factors) {
   using Format = typename Shape::Format;
   using List = Products<Format>;
-  constexpr int kSteps = kChunkBlocks / 2, kAtOnce = 2;
-  static_assert(kSums % 4 == 0);
+  constexpr int kSteps = kChunkBlocks / 2, kAtOnce = kSums % 8 == 0 ? 2 : 1;
   constexpr int kWeightBlock = Shape::kRows * 16;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
   const int row = lane % 8, matrix = lane / 8;
@@ -472,7 +484,7 @@ __device__ void add_products(float (&sums)[kSums], const Factors& factors) {
         // Matrices: columns 0-7 of both blocks, then 8-15.
         load_matrices(
             factors.source + (plane * kChunkBlocks + 2 * step + matrix % 2) * factors.source_block +
-                (n * 8 + matrix / 2 * 8 + row) * 16,
+                (n * 8 + matrix / 2 % kAtOnce * 8 + row) * 16,
             b[plane]);
       }
 #pragma unroll
@@ -764,7 +776,9 @@ __device__ void multiply(
         barrier_wait(shared.weight_full(weights.slot), weights.parity);
         const int unit = shared.weights(weights.slot);
         if constexpr (Format::kExact) {
-          flags |= *reinterpret_cast<int*>(shared.base + unit + Shape::kUnitBytes - kUnitTrailer);
+          if (leader) { // the lane that will give the slot back; Store asks all
+            flags |= *reinterpret_cast<int*>(shared.base + unit + Shape::kUnitBytes - kUnitTrailer);
+          }
         }
         Factors factors{
             shared.address + unit + row_group * kGroupRows * 16,

@@ -4,7 +4,7 @@
 // o = stride * i + dilation * k - padding. Sums over positions are split among blocks, each of which leaves a partial
 // sum of its own; these are added up in a fixed order, so that the result is the same on every run.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
-#include <ATen/native/cuda/ConvTranspose1dPlain.cuh>
+#include <ATen/native/cuda/ConvTranspose1dGradWeightGemm.cuh>
 
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -99,9 +99,49 @@ weight_grads(const __grid_constant__ WeightGradParams<scalar_t> p, int64_t block
   }
 }
 
-template <typename device_t, typename scalar_t>
+// On tensor cores, unless the problem does not suit them.
+template <typename Format>
+bool try_gemm(
+    const Tensor& grad_weight,
+    const WeightGradParams<typename Format::scalar_t>& params,
+    const WeightGradProblems& p) {
+  using Shape = WeightGradShape<Format>;
+  // With few channels, most of the tensor cores' work would be on zeros.
+  if (!fits_weight_grad(p) || p.input.depth() < 8 || p.grad_output.depth() < 8) {
+    return false;
+  }
+  const auto attribute = [](cudaDeviceAttr name) {
+    int value = 0;
+    C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, name, c10::cuda::current_device()));
+    return value;
+  };
+  const Device device{attribute(cudaDevAttrMultiProcessorCount), attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+  const auto tiling = make_weight_grad_tiling<Shape>(p, device);
+  const WeightGradWorkspace<Shape> workspace(p, tiling);
+  constexpr auto kMaxGrid = (int64_t(1) << 31) - 1;
+  if (tiling.slots < 2 || tiling.blocks > kMaxGrid || workspace.input_blocks > kMaxGrid ||
+      workspace.grad_output_blocks > kMaxGrid) {
+    return false; // too little shared memory, or too large a grid
+  }
+  const auto memory = at::empty({workspace.bytes}, grad_weight.options().dtype(kByte));
+  launch_weight_grad<Shape>(
+      p,
+      tiling,
+      params.input,
+      params.grad_output,
+      params.grad_weight,
+      static_cast<char*>(memory.mutable_data_ptr()),
+      c10::cuda::getCurrentCUDAStream());
+  return true;
+}
+
+template <typename Format, typename scalar_t>
 void grad_weight(
     const Tensor& grad_weight, const Tensor& grad_output, const Tensor& input, const ConvTranspose1dParams& params) {
+  using device_t = typename Format::scalar_t;
+  if (grad_weight.numel() == 0) {
+    return;
+  }
   const WeightGradParams<device_t> p{
       reinterpret_cast<const device_t*>(input.const_data_ptr<scalar_t>()),
       reinterpret_cast<const device_t*>(grad_output.const_data_ptr<scalar_t>()),
@@ -114,12 +154,15 @@ void grad_weight(
       grad_weight.size(2),
       grad_output.size(2),
       params};
-  const auto blocks = p.in_channels * p.channels * ceil_div(p.kernel, kTapsAtOnce);
-  if (blocks > 0) {
-    const auto grid = static_cast<unsigned>(std::min<int64_t>(blocks, 1 << 30));
-    weight_grads<device_t><<<grid, kSumThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p, blocks);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const auto problems =
+      weight_grad_problems(input.sizes(), grad_weight.sizes(), grad_output.size(2), params);
+  if (try_gemm<Format>(grad_weight, p, problems)) {
+    return;
   }
+  const auto blocks = p.in_channels * p.channels * ceil_div(p.kernel, kTapsAtOnce);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(blocks, 1 << 30));
+  weight_grads<device_t><<<grid, kSumThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p, blocks);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 // ---- Bias ----------------------------------------------------------------------------------
@@ -198,11 +241,11 @@ void conv_transpose1d_grad_weight_out_cuda(
     ConvTranspose1dMath /* the sums here are of float32 products either way */) {
   const c10::cuda::CUDAGuard guard(grad.device());
   if (grad.scalar_type() == kFloat) {
-    grad_weight<float, float>(grad, grad_output, input, params);
+    grad_weight<ExactFormat, float>(grad, grad_output, input, params);
   } else if (grad.scalar_type() == kHalf) {
-    grad_weight<__half, at::Half>(grad, grad_output, input, params);
+    grad_weight<HalfFormat, at::Half>(grad, grad_output, input, params);
   } else {
-    grad_weight<__nv_bfloat16, at::BFloat16>(grad, grad_output, input, params);
+    grad_weight<BFloat16Format, at::BFloat16>(grad, grad_output, input, params);
   }
 }
 

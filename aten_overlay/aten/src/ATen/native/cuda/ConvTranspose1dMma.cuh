@@ -147,7 +147,20 @@ __device__ inline uint64_t descriptor(uint32_t address, uint32_t block_bytes) {
       static_cast<uint64_t>(128 >> 4) << 32;
 }
 
+// Depth across the 16 bytes, 8 steps of it in 128; blocks of 8 rows or columns `block_bytes` apart.
+__device__ inline uint64_t descriptor_across(uint32_t address, uint32_t block_bytes) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | static_cast<uint64_t>(128 >> 4) << 16 |
+      static_cast<uint64_t>(block_bytes >> 4) << 32;
+}
+
 #else
+
+__device__ inline void load_transposed(uint32_t address, uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
 
 __device__ inline void load_matrices(uint32_t address, uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

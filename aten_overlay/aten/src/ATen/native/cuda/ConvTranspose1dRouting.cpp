@@ -157,7 +157,8 @@ bool conv_transpose1d_is_faster_cuda(
     IntArrayRef input_sizes,
     IntArrayRef weight_sizes,
     const ConvTranspose1dParams& params) {
-  return conv_transpose1d_was_faster(Call::capability(), pass, dtype, math, input_sizes, weight_sizes, params);
+  return conv_transpose1d_has_wgmma_cuda() &&
+      conv_transpose1d_was_faster(Call::capability(), pass, dtype, math, input_sizes, weight_sizes, params);
 }
 
 #endif

@@ -3,7 +3,7 @@
 // As in ConvTranspose1dGemm.cuh, but nothing is packed before except the weights, which a block (one warpgroup) keeps in
 // shared memory. A block loads the source of its next tile into registers while it works on one, splits it into
 // shared memory, multiplies, interleaves phases and bias in shared memory, and stores each channel by one bulk copy.
-// Blocks take tiles in order from a counter, so that what is written at a time lies close together. The stretch that a
+// What is to be stored takes the place of the source. Blocks take tiles in order from a counter, so that what is written at a time lies close together. The stretch that a
 // tile stores of a channel is moved to the next multiple of 32 bytes, for which it computes some columns more.
 #pragma once
 
@@ -25,20 +25,19 @@ struct ThinShape
   static constexpr int kExtras = kBlocks > 4 ? 2 : 1; // blocks of other columns that a thread loads
 
   static constexpr __host__ __device__ int staging_pitch(int out_stride) {
-    // A multiple of kAligned with few conflicts between the banks of 8 rows.
+    // A multiple of kAligned with few conflicts between the banks of 8 channels.
     constexpr int kBanks = 128 / sizeof(typename Format::scalar_t);
     return (Base::kColumns * out_stride + 2 * kAligned + kBanks - 1) / kBanks * kBanks + kAligned;
   }
   // Of a warp.
   static __host__ __device__ int staging_bytes(int out_stride, int phases) {
-    return 8 / phases * staging_pitch(out_stride) * static_cast<int>(sizeof(typename Format::scalar_t));
+    return 16 / phases * staging_pitch(out_stride) * static_cast<int>(sizeof(typename Format::scalar_t));
   }
 };
 
 // Everything in shared memory, from its beginning on: a barrier and the next tile, weights, source, staging.
 struct ThinLayout {
-  int source;
-  int staging;
+  int source; // and staging
   int bytes;
 };
 
@@ -46,10 +45,8 @@ template <typename Shape>
 ThinLayout thin_layout(const Problem& p, const Tiling& tiling) {
   constexpr int kHeader = 128;
   const int source = kHeader + tiling.units * Shape::kUnitBytes;
-  const int staging =
-      (source + Shape::kChunks * Shape::source_bytes(tiling.source_columns) + 127) / 128 * 128;
-  const auto warp = Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
-  return {source, staging, staging + 4 * warp};
+  const auto staging = 4 * Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
+  return {source, source + std::max(Shape::kChunks * Shape::source_bytes(tiling.source_columns), staging)};
 }
 
 // The columns of a tile and of the halo around them, [0, kColumns + halo), as a thread loads them: one column of the
@@ -121,13 +118,13 @@ struct ThinLoad {
     if constexpr (Format::kExact) {
 #pragma unroll
       for (int e = 0; e < Format::kBlock; ++e) {
-        extremes.add(values[e]);
+        extremes.add_least(values[e]);
       }
     }
   }
 
-  // Returns the flags of their Extremes.
-  __device__ int put(const Tiling& tiling, uint32_t memory) const {
+  // Returns whether there are small numbers.
+  __device__ bool put(const Tiling& tiling, uint32_t memory) const {
     const int halo = tiling.source_columns - Shape::kColumns;
     Extremes extremes;
 #pragma unroll
@@ -140,11 +137,35 @@ struct ThinLoad {
         put(tiling, memory, extra_block[i], extra_column[i], extra[i], extremes);
       }
     }
-    return Format::kExact ? extremes.flags() : 0;
+    return Format::kExact && extremes.has_small();
+  }
+
+  __device__ bool large() const {
+    Extremes extremes;
+#pragma unroll
+    for (int e = 0; e < Format::kBlock; ++e) {
+#pragma unroll
+      for (int block = 0; block < Shape::kBlocks; ++block) {
+        extremes.add_most(widen(main[block][e]));
+      }
+#pragma unroll
+      for (int i = 0; i < Shape::kExtras; ++i) {
+        extremes.add_most(widen(extra[i][e]));
+      }
+    }
+    return extremes.most > Extremes::kLarge;
   }
 };
 
-// Stores 8 rows of a warp's sums, with those at sums[4 * i] and sums[4 * i + 1] for columns 8 * i and 8 * i + 1.
+template <typename scalar_t>
+__device__ __forceinline__ void store_pair(scalar_t* to, scalar_t first, scalar_t second) {
+  struct alignas(2 * sizeof(scalar_t)) Pair {
+    scalar_t values[2];
+  };
+  *reinterpret_cast<Pair*>(to) = {{first, second}};
+}
+
+// Stores the sums of a warp's 16 rows. Returns at once; what it has staged is read until bulk_wait_read.
 template <typename Shape, int kPhases, int kGap>
 __device__ __forceinline__ void store_thin(
     const Problem& p,
@@ -152,97 +173,92 @@ __device__ __forceinline__ void store_thin(
     char* memory,
     int64_t n,
     int64_t column,
-    int64_t row, // the first of the 8
-    const float* sums,
-    float bias,
+    int first_row,
+    const float (&sums)[Shape::kSums],
+    const float (&bias)[2],
     float least) { // sums below are computed again
   using scalar_t = typename Shape::Format::scalar_t;
-  constexpr int kRuns = 8 / kPhases, kAligned = Shape::kAligned;
+  constexpr int kRuns = 16 / kPhases, kAligned = Shape::kAligned, kStride = kPhases * kGap;
+  constexpr int kPitch = Shape::staging_pitch(kStride);
   const int lane = threadIdx.x % kWarp;
-  constexpr int stride = kPhases * kGap;
-  constexpr int pitch = Shape::staging_pitch(stride);
   auto* staging = reinterpret_cast<scalar_t*>(memory);
-  const auto o = p.out_stride * column + p.out_base; // of the tile's first column
-  const auto first_place = (n * p.out_channels + row / kPhases) * p.out_length + o;
-  // How far the stretch of a channel is moved to be aligned; t.out is.
+  const int first_channel = first_row / kPhases;
+  const auto o = kStride * column + p.out_base; // of the tile's first column
+  const auto first_place = (n * p.out_channels + first_channel) * p.out_length + o; // from t.out on
+  // How far the stretch of a channel is moved to be aligned, as t.out is.
   const auto moved = [&](int run) {
-    return static_cast<int>((kAligned - (first_place + run * p.out_length) % kAligned) % kAligned);
+    const auto place = static_cast<unsigned>(first_place) + static_cast<unsigned>(run) * static_cast<unsigned>(p.out_length);
+    return static_cast<int>((0u - place) % kAligned);
   };
-
-  if (lane < kRuns) {
-    bulk_wait_read();
-  }
-  __syncwarp();
-  const int run = lane / 4 / kPhases, phase = lane / 4 % kPhases;
-  const int start = run * pitch + kAligned - moved(run) + phase * kGap;
-  const auto background = narrow<scalar_t>(bias);
+  const auto start = [&](int half) {
+    const int row = lane / 4 + 8 * half;
+    return row / kPhases * kPitch + kAligned - moved(row / kPhases) + row % kPhases * kGap + lane % 4 * 2 * kStride;
+  };
+  float check = least; // NaN if any sum is infinite or NaN
 #pragma unroll
-  for (int i = 0; i < Shape::kSums / 4; ++i) {
-    auto* to = staging + start + (i * 8 + lane % 4 * 2) * stride;
-    to[0] = narrow<scalar_t>(sums[i * 4] + bias);
-    to[stride] = narrow<scalar_t>(sums[i * 4 + 1] + bias);
+  for (int half = 0; half < 2; ++half) {
+    auto* to = staging + start(half);
+    const auto background = narrow<scalar_t>(bias[half]);
+    const int odd = start(half) % 2; // with a gap of 2, columns are 2 apart
 #pragma unroll
-    for (int between = 1; between < kGap; ++between) {
-      to[between] = background;
-      to[stride + between] = background;
+    for (int i = 0; i < Shape::kSums / 4; ++i) {
+#pragma unroll
+      for (int second = 0; second < 2; ++second) {
+        const auto sum = sums[i * 4 + half * 2 + second];
+        auto* column_to = to + (i * 8 + second) * kStride;
+        const auto value = narrow<scalar_t>(sum + bias[half]);
+        check = __fmaf_rn(sum, 0.0f, check);
+        if constexpr (kGap == 2) {
+          // With the bias behind it, or that before it, whichever pair is aligned.
+          store_pair(column_to - odd, odd ? background : value, odd ? value : background);
+        } else {
+          column_to[0] = value;
+        }
+      }
     }
   }
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < Shape::kSums / 4; ++i) {
-    finite = finite && is_finite(sums[i * 4]) && is_finite(sums[i * 4 + 1]);
-  }
-  if (__any_sync(0xFFFFFFFFu, least > 0 || !finite)) {
+  if (__any_sync(0xFFFFFFFFu, check != 0)) {
     // From what was staged, since registers cannot be indexed.
 #pragma unroll 1
-    for (int i = 0; i < Shape::kSums / 4; ++i) {
-#pragma unroll 1
-      for (int second = 0; second < 2; ++second) {
-        const int c = i * 8 + lane % 4 * 2 + second;
-        auto* to = staging + start + c * stride;
-        const auto value = widen(*to) - bias;
-        if ((!(fabsf(value) >= least) || !is_finite(value)) && column + c < p.columns && row + lane / 4 < p.out_channels * kPhases) {
-          *to = narrow<scalar_t>(plain_sum(p, t, 0, row + lane / 4, n, column + c) + bias);
-        }
+    for (int i = 0; i < Shape::kSums; ++i) {
+      const int half = i / 2 % 2, c = i / 4 * 8 + i % 2;
+      const auto at = column + c + lane % 4 * 2;
+      const auto row = first_row + lane / 4 + 8 * half;
+      auto* to = staging + start(half) + c * kStride;
+      const auto value = widen(*to) - bias[half];
+      if ((!(fabsf(value) >= least) || !is_finite(value)) && at < p.columns && row < p.out_channels * kPhases) {
+        *to = narrow<scalar_t>(plain_sum(p, t, 0, row, n, at) + bias[half]);
       }
     }
   }
   fence_async();
   __syncwarp();
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    if (row / kPhases + r >= p.out_channels) {
-      break;
+  const auto channels = static_cast<int>(p.out_channels) - first_channel;
+#if __CUDA_ARCH__ >= 900
+  if (column > 0 && o + kAligned + Shape::kTile * kStride <= p.out_length) {
+    if (lane < kRuns && lane < channels) {
+      const auto place = first_place + lane * p.out_length + moved(lane);
+      bulk_store(
+          t.out + place,
+          shared_address(staging + lane * kPitch + kAligned),
+          Shape::kTile * kStride * static_cast<int>(sizeof(scalar_t)));
     }
-    // Outputs [first, last) of the channel; those of the first and last tile of a sample begin and end with it.
-    const auto nominal = o + moved(r);
+    bulk_commit();
+    return;
+  }
+#endif
+  // The first and last tile of a sample begin and end with it.
+  for (int run = 0; run < kRuns && run < channels; ++run) {
+    const auto nominal = o + moved(run);
     const auto first = column == 0 ? 0 : nominal;
     const auto last = min(
-        p.out_length, column + Shape::kTile >= p.columns ? p.out_length : nominal + int64_t(Shape::kTile) * stride);
-    auto* to = t.out + (n * p.out_channels + row / kPhases + r) * p.out_length;
-    const auto* from = staging + r * pitch + kAligned - nominal; // at `first`
-#if __CUDA_ARCH__ >= 900
-    constexpr int kUnit = 16 / sizeof(scalar_t);
-    const auto place = first_place - o + r * p.out_length; // of output 0, from t.out on
-    const auto bulk_first = first + (kUnit - (place + first) % kUnit) % kUnit;
-    const auto bulk_last = last - (place + last) % kUnit;
-    if (lane == r && bulk_last > bulk_first) {
-      bulk_store(to + bulk_first, shared_address(from + bulk_first), (bulk_last - bulk_first) * sizeof(scalar_t));
-    }
-    if (lane < kUnit && first + lane < min(bulk_first, last)) {
-      to[first + lane] = from[first + lane];
-    }
-    if (lane < kUnit && max(bulk_first, bulk_last) + lane < last) {
-      to[max(bulk_first, bulk_last) + lane] = from[max(bulk_first, bulk_last) + lane];
-    }
-#else
+        p.out_length,
+        column + Shape::kTile >= p.columns ? p.out_length : nominal + static_cast<int64_t>(Shape::kTile) * kStride);
+    auto* to = t.out + first_place - o + run * p.out_length;
+    const auto* from = staging + run * kPitch + kAligned - nominal;
     for (auto i = first + lane; i < last; i += kWarp) {
       to[i] = from[i];
     }
-#endif
-  }
-  if (lane < kRuns) {
-    bulk_commit();
   }
 }
 
@@ -290,7 +306,7 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
       bias[half] = channel < p.out_channels ? widen(t.bias[channel]) : 0.0f;
     }
   }
-  char* staging = memory + layout.staging +
+  char* staging = memory + layout.source +
       warp * Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
   const auto tiles = static_cast<int>(tiling.tiles), per_sample = static_cast<int>(tiling.column_tiles);
   const auto taps = static_cast<int>(p.taps), shift = static_cast<int>(p.shift);
@@ -306,14 +322,19 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
   while (tile < tiles) {
     const int n = tile / per_sample;
     const auto column = static_cast<int64_t>(tile % per_sample) * Shape::kTile;
-    int flags = load.put(tiling, address + layout.source) | weight_flags;
+    bulk_wait_read();
+    __syncthreads(); // all have stored the tile before
+    const bool has_small = load.put(tiling, address + layout.source);
     if (threadIdx.x == 0) {
       *next = static_cast<int>(gridDim.x) + ticket;
     }
     fence_async();
-    flags = __syncthreads_or(flags & Extremes::kHasSmall)
-        ? Extremes::kHasSmall | (__syncthreads_or(flags & Extremes::kHasLarge) ? Extremes::kHasLarge : 0)
-        : 0;
+    int flags = 0;
+    if (__syncthreads_or(has_small || weight_flags & Extremes::kHasSmall)) {
+      // Large numbers matter only where there are small ones.
+      const bool has_large = __syncthreads_or(load.large() || weight_flags & Extremes::kHasLarge);
+      flags = Extremes::kHasSmall | (has_large ? Extremes::kHasLarge : 0);
+    }
     tile = *next;
     if (threadIdx.x == 0) {
       ticket = atomicAdd(counter, 1);
@@ -344,7 +365,7 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
             sums[i] += part[i];
           }
         } else {
-          start_products<typename Shape::Base>(sums, factors, false);
+          start_products<typename Shape::Base>(sums, factors, chunk == 0 && j == 0);
         }
 #else
         add_products<typename Shape::Base>(sums, factors);
@@ -355,28 +376,24 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
     wgmma_wait<0>();
     keep_in_registers(sums);
 #endif
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int64_t row = 16 * warp + 8 * half;
-      const auto store = [&](auto phases, auto gap) {
-        store_thin<Shape, decltype(phases)::value, decltype(gap)::value>(
-            p, t, staging, n, column, row, sums + 2 * half, bias[half], Extremes::least_sum(flags));
-      };
-      constexpr std::integral_constant<int, 1> kOne;
-      constexpr std::integral_constant<int, 2> kTwo;
-      if (p.gap == 2) {
-        store(kOne, kTwo);
-      } else if (p.phases == 1) {
-        store(kOne, kOne);
-      } else if (p.phases == 2) {
-        store(kTwo, kOne);
-      } else if (p.phases == 4) {
-        store(std::integral_constant<int, 4>(), kOne);
-      } else {
-        store(std::integral_constant<int, 8>(), kOne);
-      }
-    }
     __syncthreads(); // the source in shared memory is used up
+    const auto store = [&](auto phases, auto gap) {
+      store_thin<Shape, decltype(phases)::value, decltype(gap)::value>(
+          p, t, staging, n, column, 16 * warp, sums, bias, Extremes::least_sum(flags));
+    };
+    constexpr std::integral_constant<int, 1> kOne;
+    constexpr std::integral_constant<int, 2> kTwo;
+    if (p.gap == 2) {
+      store(kOne, kTwo);
+    } else if (p.phases == 1) {
+      store(kOne, kOne);
+    } else if (p.phases == 2) {
+      store(kTwo, kOne);
+    } else if (p.phases == 4) {
+      store(std::integral_constant<int, 4>(), kOne);
+    } else {
+      store(std::integral_constant<int, 8>(), kOne);
+    }
   }
   bulk_wait_read();
 }
@@ -388,7 +405,7 @@ bool fits_thin(const Problem& p, const Tiling& tiling, const void* out, const De
   return p.groups == 1 && p.classes == 1 && p.position_stride == 1 && p.out_channels * p.phases <= kGroupRows &&
       (p.gap == 2 ? p.phases == 1
                   : p.gap == 1 && (p.phases == 1 || p.phases == 2 || p.phases == 4 || p.phases == 8)) &&
-      tiling.chunks == Shape::kChunks && extras * Shape::kBlocks <= Shape::kExtras * kWarpgroup &&
+      p.depth() <= Shape::kChunks * Shape::kChunk && extras * Shape::kBlocks <= Shape::kExtras * kWarpgroup &&
       reinterpret_cast<uintptr_t>(out) % 32 == 0 && p.columns >= 8 * Shape::kTile && tiling.tiles >= 4 * device.processors && tiling.tiles < (1 << 30) &&
       thin_layout<Shape>(p, tiling).bytes <= (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024;
 }
@@ -396,6 +413,8 @@ bool fits_thin(const Problem& p, const Tiling& tiling, const void* out, const De
 template <typename Shape>
 Tiling make_thin_tiling(const Problem& p, const Device& device) {
   auto tiling = make_tiling<typename Shape::Base>(p, device);
+  tiling.chunks = Shape::kChunks;
+  tiling.units = Shape::kChunks * static_cast<int>(p.taps);
   tiling.column_tiles = ceil_div(p.columns, Shape::kTile);
   tiling.tiles = p.batch * tiling.column_tiles;
   return tiling;

@@ -64,6 +64,16 @@ __device__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
   }
 }
 
+// Of factors that lie with the depth across the 16 bytes: blocks of 8 rows or columns, [block][depth][16 bytes].
+template <Element element>
+__device__ void wgmma_across(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+  if constexpr (element == Element::BFloat16) {
+    CONV_TRANSPOSE1D_WGMMA_128("m64n128k16", "f32.bf16.bf16", ", 1, 1");
+  } else {
+    CONV_TRANSPOSE1D_WGMMA_128("m64n128k16", "f32.f16.f16", ", 1, 1");
+  }
+}
+
 template <Element element>
 __device__ void wgmma(float (&d)[68], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (element == Element::BFloat16) {
