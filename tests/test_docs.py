@@ -38,3 +38,17 @@ def test_every_argument_is_mentioned():
         for argument in list(inspect.signature(function).parameters)[1:]:
             word = argument.rstrip("_")
             assert re.search(rf"\b{word}\b", PAGE), f"{name}: {word}"
+
+
+# ---- docs/adding_an_operator.md --------------------------------------------------------------
+
+WAY = (REPO / "docs" / "adding_an_operator.md").read_text()
+SHOWN = re.findall(r"^```\w+\n(?:#|//) ((?:patches|aten_overlay)/\S+)\n(.*?)^```", WAY, re.MULTILINE | re.DOTALL)
+
+
+def test_what_the_way_shows_is_what_is_there():
+    """Edits stand in their patch file, sources are whole."""
+    assert len(SHOWN) == 6
+    for file, text in SHOWN:
+        there = (REPO / file).read_text()
+        assert text in there if file.startswith("patches/") else text == there, file
