@@ -74,8 +74,8 @@ def test_architectures(target, toolkit, monkeypatch):
     default = cuda.cuda_toolchain(home, target)
     assert [flag for flag in default.flags if flag.startswith("-gencode")] == [
         "-gencode=arch=compute_80,code=sm_80",
-        "-gencode=arch=compute_90,code=sm_90",
-        "-gencode=arch=compute_90,code=compute_90",
+        "-gencode=arch=compute_80,code=compute_80",
+        "-gencode=arch=compute_90a,code=sm_90a",
     ]
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a;12.0+PTX")
     named = cuda.cuda_toolchain(home, target)

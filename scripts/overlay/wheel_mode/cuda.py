@@ -12,8 +12,8 @@ from pathlib import Path
 from ..errors import OverlayError
 from .target import Target
 
-# What the kernels are for: 8.0 and later, tuned on 9.0. Later ones get there through its PTX.
-DEFAULT_ARCHITECTURES = "8.0 9.0+PTX"
+# What the kernels are for: 8.0 and later, tuned on 9.0, whose wgmma needs 9.0a. Others get there through 8.0's PTX.
+DEFAULT_ARCHITECTURES = "8.0+PTX 9.0a"
 
 _USUAL_HOME = Path("/usr/local/cuda")
 _PARTS = ("bin/nvcc", "include/cuda_runtime_api.h")
