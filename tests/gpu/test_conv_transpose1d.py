@@ -32,7 +32,11 @@ HEADLINE = Parameters(stride=2, padding=1, dilation=2)
 
 @pytest.fixture(autouse=True)
 def settings_of_the_tests() -> Iterator[None]:
-    with cudnn.flags(enabled=True, allow_tf32=False, conv_transpose1d_kernel="native"):
+    # Where PyTorch's own tests are, the flags are frozen.
+    with (
+        torch.backends.__allow_nonbracketed_mutation(),
+        cudnn.flags(enabled=True, allow_tf32=False, conv_transpose1d_kernel="native"),
+    ):
         torch.manual_seed(0)
         yield
 
