@@ -46,7 +46,7 @@ def add_import(source: Source, *, statement: str, after: str) -> list[Change]:
 def add_to_all(
     source: Source, *, names: list[str], after: str | None = None, before: str | None = None
 ) -> list[Change]:
-    """Puts names into `__all__`, quoted as their neighbour is; one that is sorted stays so, which PyTorch may assert."""
+    """Puts names into `__all__`, quoted as their neighbour is; a sorted one stays so, which PyTorch may assert."""
     if after is not None and before is not None:
         raise ValueError("it takes one of `after` and `before`")
     anchor = after or before
