@@ -1,11 +1,11 @@
 // conv_transpose1d's gradient of the weight as a product of matrices on tensor cores: rows are channels of the input,
-// columns those of grad_output by class (see ConvTranspose1dProblem.h), depth is the positions of all samples; a tap is a
-// shift of grad_output against the input.
+// columns those of grad_output by class (see ConvTranspose1dProblem.h), depth is the positions of all samples; a tap is
+// a shift of grad_output against the input.
 //
 // Both are packed in stages of the depth, a tile of channels in each: [planes][blocks of 8 channels][positions][16
-// bytes], for grad_output with a halo of the positions that the taps reach to. Tensor cores read numbers of 16 bits also
-// in such an order, with the depth across the 16 bytes. A block has one tile, two taps of it, and a part of the depth,
-// whose sums it leaves in memory; a last kernel adds up the parts in order.
+// bytes], for grad_output with a halo of the positions that the taps reach to. Tensor cores read numbers of 16 bits
+// also in such an order, with the depth across the 16 bytes. A block has one tile, two taps of it, and a part of the
+// depth, whose sums it leaves in memory; a last kernel adds up the parts in order.
 #pragma once
 
 #include <ATen/native/cuda/ConvTranspose1dGemm.cuh>
@@ -361,7 +361,7 @@ __device__ __noinline__ float plain_weight_grad(
 }
 
 // All flags into the first.
-__global__ void __launch_bounds__(kPackThreads) join_flags(int* flags, int64_t count) {
+static __global__ void __launch_bounds__(kPackThreads) join_flags(int* flags, int64_t count) {
   int joined = 0;
   for (int64_t i = threadIdx.x; i < count; i += kPackThreads) {
     joined |= flags[i];
@@ -428,7 +428,8 @@ struct WeightGradWorkspace {
   WeightGradWorkspace(const WeightGradProblems& p, const WeightGradTiling& tiling) {
     const auto groups = p.input.groups;
     const auto blocks = [&](int tiles, int halo) {
-      return ceil_div(tiling.stages * Shape::kDepth + halo, kPackThreads) * (Shape::kBlocks / kPackBlocks) * tiles * groups;
+      const auto across = ceil_div(tiling.stages * Shape::kDepth + halo, kPackThreads);
+      return across * (Shape::kBlocks / kPackBlocks) * tiles * groups;
     };
     const auto packed_bytes = [&](int tiles, int halo) {
       return groups * tiles * tiling.stages * Shape::bytes(Shape::kDepth + halo);

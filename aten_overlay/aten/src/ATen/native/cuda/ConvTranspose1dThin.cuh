@@ -1,10 +1,11 @@
 // conv_transpose1d where the traffic to memory takes longer than the products: few rows, little depth, long samples.
 //
-// As in ConvTranspose1dGemm.cuh, but nothing is packed before except the weights, which a block (one warpgroup) keeps in
-// shared memory. A block loads the source of its next tile into registers while it works on one, splits it into
-// shared memory, multiplies, interleaves phases and bias in shared memory, and stores each channel by one bulk copy.
-// What is to be stored takes the place of the source. Blocks take tiles in order from a counter, so that what is written at a time lies close together. The stretch that a
-// tile stores of a channel is moved to the next multiple of 32 bytes, for which it computes some columns more.
+// As in ConvTranspose1dGemm.cuh, but nothing is packed before except the weights, which a block (one warpgroup) keeps
+// in shared memory. A block loads the source of its next tile into registers while it works on one, splits it into
+// shared memory, multiplies, interleaves phases and bias in the place of the source, and stores each channel by one
+// bulk copy. Blocks take tiles in order from a counter, so that what is written at a time lies close together. The
+// stretch that a tile stores of a channel is moved to the next multiple of 32 bytes, for which it computes some columns
+// more.
 #pragma once
 
 #include <ATen/native/cuda/ConvTranspose1dGemm.cuh>
@@ -187,7 +188,8 @@ __device__ __forceinline__ void store_thin(
   const auto first_place = (n * p.out_channels + first_channel) * p.out_length + o; // from t.out on
   // How far the stretch of a channel is moved to be aligned, as t.out is.
   const auto moved = [&](int run) {
-    const auto place = static_cast<unsigned>(first_place) + static_cast<unsigned>(run) * static_cast<unsigned>(p.out_length);
+    // Modulo 2^32 will do.
+    const auto place = static_cast<unsigned>(first_place) + run * static_cast<unsigned>(p.out_length);
     return static_cast<int>((0u - place) % kAligned);
   };
   const auto start = [&](int half) {
@@ -406,7 +408,8 @@ bool fits_thin(const Problem& p, const Tiling& tiling, const void* out, const De
       (p.gap == 2 ? p.phases == 1
                   : p.gap == 1 && (p.phases == 1 || p.phases == 2 || p.phases == 4 || p.phases == 8)) &&
       p.depth() <= Shape::kChunks * Shape::kChunk && extras * Shape::kBlocks <= Shape::kExtras * kWarpgroup &&
-      reinterpret_cast<uintptr_t>(out) % 32 == 0 && p.columns >= 8 * Shape::kTile && tiling.tiles >= 4 * device.processors && tiling.tiles < (1 << 30) &&
+      reinterpret_cast<uintptr_t>(out) % 32 == 0 && p.columns >= 8 * Shape::kTile &&
+      tiling.tiles >= 4 * device.processors && tiling.tiles < (1 << 30) &&
       thin_layout<Shape>(p, tiling).bytes <= (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024;
 }
 

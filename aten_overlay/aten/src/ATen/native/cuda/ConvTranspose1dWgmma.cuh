@@ -1,5 +1,5 @@
-// wgmma of sm_90a: the sums of 64 rows and 128, 136, 144 or 256 columns, over one step of depth, by 4 warps. A thread holds of
-// every 8 columns those 4 sums that it would hold of mma.sync's m16n8, with 16 rows to a warp.
+// wgmma of sm_90a: the sums of 64 rows and 128, 136, 144 or 256 columns, over one step of depth, by 4 warps. A thread
+// holds of every 8 columns those 4 sums that it would hold of mma.sync's m16n8, with 16 rows to a warp.
 #pragma once
 
 #include <ATen/native/cuda/ConvTranspose1dMma.cuh>
