@@ -101,6 +101,13 @@ def test_take(dtype):
     assert torch.equal(whole.to("mps")[:1].expand(3, 7).take(index.to("mps")).cpu(), whole[:1].expand(3, 7).take(index))
 
 
+def test_expanded():
+    torch.manual_seed(0)
+    whole, index = values_of(torch.int32, 5, 7), torch.randint(-16, 16, (6, 1)).expand(6, 4)
+    put_on_both(whole.clone, index, torch.arange(4, dtype=torch.int32).expand(6, 4), True)
+    assert torch.equal(whole.to("mps").take(index.to("mps")).cpu(), whole.take(index))
+
+
 def test_empty_and_no_dimensions():
     x, nothing = torch.randn(2, 3, device="mps"), torch.empty(0, 4, dtype=torch.int64, device="mps")
     assert x.take(nothing).shape == (0, 4)

@@ -6,6 +6,8 @@
 #include <ATen/native/mps/kernels/TakePut.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #else
