@@ -272,7 +272,7 @@ def test_python_edits_come_from_the_patch_files():
         "torch.overrides",
         "torch.testing._internal.opinfo.definitions",
     ]
-    assert edits["torch.nn.modules"][1] == {"operation": "add_to_all", "names": ["Dummy"], "after": "CELU"}
+    assert edits["torch.nn.modules"][1] == {"operation": "add_to_all", "names": ["Dummy"], "after": "Dropout3d"}
 
 
 def test_an_edit_that_no_import_can_replay_is_refused_at_build_time():
