@@ -77,9 +77,17 @@ chroot chroot-shell chroot-remove: $(READY)
 	@$(OVERLAY) $@ $(VERSION)
 
 ##@ For a change to this repository
-test: wheel-mode ## tests of the tool and of the operators: 20 minutes at most   [PYTEST_ARGS=]
-	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
-	@$(if $(PYTEST_ARGS),:,$(MAKE) --no-print-directory test-mps-sim)
+test: wheel-mode ## tests of the tool and of the operators: 30 minutes at most   [PYTEST_ARGS=]
+	@$(if $(PYTEST_ARGS),$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS),$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-of-tool test-of-operators)
+
+# Halves of `make test` that take about as long. MAKEFLAGS: the tests that run make have no part in this one's jobs.
+.PHONY: test-of-tool test-of-operators
+test-of-tool: wheel-mode
+	@MAKEFLAGS= $(VENV_PYTHON) -m pytest -p torch_overlay tests/test_*.py
+
+test-of-operators: wheel-mode
+	@MAKEFLAGS= $(VENV_PYTHON) -m pytest -p torch_overlay tests/metal tests/mps tests/operators tests/gpu test_overlay/test
+	@MAKEFLAGS= $(VENV_PYTHON) -m pytest -p metal_host.pytest_mps tests/simulated_mps
 
 test-mps-sim: wheel-mode ## the operators on a simulated mps device, against the CPU          [PYTEST_ARGS=]
 	@$(VENV_PYTHON) -m pytest -p metal_host.pytest_mps tests/simulated_mps $(PYTEST_ARGS)

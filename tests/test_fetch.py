@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from overlay import fetch, trees
 trees.TREES, fetch._WHEELS = Path({str(folders)!r}, "trees"), Path({str(folders)!r}, "wheels")
-half = "mkdir {{0}}; echo half > {{0}}/torch-2.whl; sleep 60"
+half = "mkdir {{0}}; echo half > {{0}}/torch-2.whl; exec sleep 60"
 fetch.download_command = lambda _, __, folder: ["sh", "-c", half.format(folder)]
 fetch.fetch_tree("2.14.1", "wheel")
 """
