@@ -78,7 +78,11 @@ chroot chroot-shell chroot-remove: $(READY)
 
 ##@ For a change to this repository
 test: wheel-mode ## tests of the tool and of the operators: 30 minutes at most   [PYTEST_ARGS=]
-	@$(if $(PYTEST_ARGS),$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS),$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-of-tool test-of-operators)
+ifdef PYTEST_ARGS
+	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
+else
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-of-tool test-of-operators
+endif
 
 # Halves of `make test` that take about as long. MAKEFLAGS: the tests that run make have no part in this one's jobs.
 .PHONY: test-of-tool test-of-operators
