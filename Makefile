@@ -81,6 +81,7 @@ test: wheel-mode ## tests of the tool and of the operators: 30 minutes at most  
 ifdef PYTEST_ARGS
 	@$(VENV_PYTHON) -m pytest -p torch_overlay tests test_overlay/test $(PYTEST_ARGS)
 else
+	@echo "The tests run in two halves beside each other; each prints when it has ended"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-of-tool test-of-operators
 endif
 
