@@ -31,7 +31,7 @@ shift
 exec chroot "$root" "$@"
 """
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PASSED = ("TERM", "http_proxy", "https_proxy", "no_proxy")
+_PASSED = ("TERM", "OMP_NUM_THREADS", "http_proxy", "https_proxy", "no_proxy")
 
 
 @dataclass(frozen=True)
