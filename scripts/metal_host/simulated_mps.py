@@ -13,8 +13,10 @@ has no kernels for runs on the CPU, and is counted.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -46,6 +48,7 @@ _STUB = SOURCES / "dispatch_stub.cpp"
 class Built:
     dispatch_stub: Path  # to be loaded before torch
     device: Path
+    operators: Path
 
 
 @cache
@@ -82,6 +85,7 @@ def build(sanitize_host: bool = False) -> Built:
             [operators, *_torch_libraries(target), compiler.runtime()],
             sanitize,
         ),
+        operators,
     )
 
 
@@ -104,9 +108,22 @@ def _torch_libraries(target: Target) -> list[Path]:
 
 
 def _operators_library() -> Path:
+    """In a copy of the build that `make wheel-mode` made, which may make another while this one is in use."""
     from torch_overlay._builds import find_build
 
-    return find_build().library
+    build = find_build()
+    with open(build.folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # not while it is at work
+        parts = [build.folder / "manifest.json", build.library, *sorted((build.folder / "python").rglob("*.py"))]
+        digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in parts)).hexdigest()
+        folder = FOLDER / "operators" / digest[:24]
+        with compiler.made_once(folder) as made:
+            if made:
+                for path in parts:
+                    copy = made / path.relative_to(build.folder)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(path, copy)
+    return folder / build.library.name
 
 
 def _compile(cxx: str, text: str, path: Path, flags: Sequence[str], *depends: str) -> Path:
@@ -164,6 +181,7 @@ def load(*, sanitize: bool = False, sanitize_host: bool = False) -> None:
     built = _build_apart(sanitize_host)
     _loaded.sanitize_host = sanitize_host
     os.environ.pop("LD_PRELOAD", None)  # it is not for the compilers that this process runs
+    os.environ["TORCH_OVERLAY_BUILD"] = str(built.operators.parent)  # also of the processes that this one runs
     ctypes.CDLL(str(built.dispatch_stub), mode=ctypes.RTLD_GLOBAL)
     import torch
 
@@ -193,7 +211,7 @@ def _build_apart(sanitize_host: bool) -> Built:
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
     if run.returncode:
         raise OverlayError("the simulated mps device", "it could not be built; the reason is above")
-    return Built(*map(Path, run.stdout.split("\n")[:2]))
+    return Built(*map(Path, run.stdout.split("\n")[:3]))
 
 
 def load_kernels(
@@ -250,7 +268,7 @@ def main() -> int:
     except OverlayError as error:
         print(error.render(), file=sys.stderr)
         return 1
-    print(built.dispatch_stub, built.device, sep="\n")
+    print(built.dispatch_stub, built.device, built.operators, sep="\n")
     return 0
 
 

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from metal_host.executor import SCHEDULES
 from metal_host.simulated_mps import counting, load_kernels
+from mps_checks import far_apart, left_to_the_cpu
 from overlay.paths import OVERLAYS
 
+pytestmark = pytest.mark.usefixtures("schedule")
 KERNELS = OVERLAYS[0] / "aten/src/ATen/native/mps/kernels/CausalConv1d.metal"
 
 
@@ -67,13 +69,45 @@ def test_nonfinite(sequences):
         torch.testing.assert_close(F.causal_conv1d(x, weight, bias, activation).cpu(), expected, equal_nan=True)
 
 
-def test_offsets_beyond_2_32():
-    """Channels 2^30 elements apart, of which few pages are ever touched."""
-    storage = torch.empty((1 << 30) * 5 + 100, dtype=torch.float16, device="mps")
-    values, weight = torch.randn(1, 6, 20).half(), torch.randn(6, 4).half()
-    x = storage.as_strided((1, 6, 20), (0, 1 << 30, 1)).copy_(values)
-    out = F.causal_conv1d(x, weight.to("mps"))
-    torch.testing.assert_close(out.cpu(), F.causal_conv1d(values, weight))
+def test_offsets_beyond_32_bits():
+    """Of everything that the kernels read and of the states that they write, along each dimension in turn."""
+    torch.manual_seed(0)
+    x, weight, bias, state = torch.randn(2, 3, 12), torch.randn(3, 4), torch.randn(3), torch.randn(2, 3, 3)
+    seq_idx = torch.tensor([[0] * 5 + [1] * 7, [0] * 9 + [-1] * 3])
+    directions = torch.randn(2, 3, 12), torch.randn(2, 3, 3)
+
+    def run(place):
+        inputs = [place(t).detach().requires_grad_() for t in (x, weight, bias, state)]
+        outputs = F.causal_conv1d(
+            *inputs[:3], "silu", initial_state=inputs[3], seq_idx=place(seq_idx), return_final_state=True
+        )
+        return *outputs, *torch.autograd.grad(outputs, inputs, [place(direction) for direction in directions])
+
+    expected = run(lambda tensor: tensor)
+    for dim in range(3):
+        with counting() as counts:
+            actual = run(lambda tensor, dim=dim: far_apart(tensor, min(dim, tensor.dim() - 1)))
+        assert counts.kernels and not left_to_the_cpu(counts), counts
+        for mine, theirs in zip(actual, expected, strict=True):
+            torch.testing.assert_close(mine.cpu(), theirs)
+
+
+def test_offsets_beyond_32_bits_in_update():
+    torch.manual_seed(0)
+    pool, x, weight, bias = torch.randn(4, 3, 5), torch.randn(2, 3, 2), torch.randn(3, 4), torch.randn(3)
+    rows, seen = torch.tensor([3, 1]), torch.tensor([7, 0])
+    for dim in range(3):
+        for cache_seqlens in (None, seen):
+            on_cpu, on_mps = pool.clone(), far_apart(pool, dim)
+            expected = F.causal_conv1d_update(
+                x, on_cpu, weight, bias, "silu", state_indices=rows, cache_seqlens=cache_seqlens
+            )
+            actual = F.causal_conv1d_update(
+                far_apart(x, dim), on_mps, far_apart(weight), far_apart(bias), "silu", state_indices=far_apart(rows),
+                cache_seqlens=None if cache_seqlens is None else far_apart(cache_seqlens),
+            )  # fmt: skip
+            torch.testing.assert_close(actual.cpu(), expected)
+            torch.testing.assert_close(on_mps.cpu(), on_cpu)
 
 
 def test_update_changes_the_state_of_the_caller():

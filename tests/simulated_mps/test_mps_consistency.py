@@ -10,13 +10,11 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-import os
 from pathlib import Path
 
 import torch
-from metal_host.executor import SCHEDULES
 from metal_host.simulated_mps import counting
-from mps_checks import left_to_the_cpu
+from mps_checks import in_schedules, left_to_the_cpu
 from overlay.edits import apply_edits
 from overlay.model import load_patches
 from overlay.mps_coverage import XFAILS
@@ -28,7 +26,6 @@ from torch.utils import _pytree as pytree
 
 import torch_overlay.testing
 
-FULL = os.environ.get("METAL_TEST_FULL") == "1"
 DTYPES = (
     torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
@@ -123,14 +120,12 @@ class TestConsistency(TestCase):
         """`check` on each sample, that kernels ran for them, and that no overload fell back."""
         self.tolerances = tolerances(op, dtype)
         samples = list(op.sample_inputs("cpu", dtype, **options))
-        for schedule in SCHEDULES.values() if FULL else (SCHEDULES["forward"],):
-            torch.ops.metal_host.set_options(schedule, 1)
+        for _ in in_schedules():
             with counting() as counts:
                 for sample in samples:
                     check(sample)
             self.assertEqual(left_to_the_cpu(counts), [])
             self.assertTrue(counts.kernels)
-        torch.ops.metal_host.set_options(SCHEDULES["forward"], 1)
 
     def compare(self, op, sample, arrange):
         actual, expected = call(op, arrange(to_device(sample, "mps"))), call(op, sample)

@@ -5,21 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from metal_host.simulated_mps import counting
-from mps_checks import left_to_the_cpu
+from mps_checks import far_apart, left_to_the_cpu
 
+pytestmark = pytest.mark.usefixtures("schedule")
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.25, 3e4, -1e-3, torch.inf, -torch.inf, torch.nan]
-STEP = 1 << 30  # between elements: offsets in bytes need more than 32 bits
 
 
 def same(actual, expected):
     torch.testing.assert_close(actual.cpu(), expected, rtol=0, atol=0, equal_nan=True)
-
-
-def far_apart(values):
-    """The values on mps, with few pages of the memory between them ever touched."""
-    storage = torch.empty(STEP * (values.numel() - 1) + 1, dtype=values.dtype, device="mps")
-    return storage.as_strided(values.shape, (STEP,)).copy_(values)
 
 
 def check(op, *inputs, outs=1):
@@ -164,13 +158,15 @@ def test_offsets_beyond_32_bits():
     with counting() as counts:
         heaviside = torch.heaviside(on_mps, far_apart(x + 1))
         ndtri = torch.special.ndtri(on_mps)
-        mantissa, exponent = torch.frexp(on_mps)
+        mantissa, exponent = torch.frexp(on_mps, out=(far_apart(x), far_apart(x.int())))
+        quantiles = torch.special.ndtri(x.to("mps"), out=far_apart(x))
         in_place = far_apart(x).heaviside_(x.to("mps"))
     for kernel in ("heaviside_", "ndtri_", "frexp_"):
         assert sum(count for name, count in counts.kernels.items() if name.startswith(kernel)) > 1, counts  # in parts
     assert not left_to_the_cpu(counts), counts
     same(heaviside, torch.heaviside(x, x + 1))
-    torch.testing.assert_close(ndtri.cpu(), torch.special.ndtri(x), equal_nan=True)
+    for actual in (ndtri, quantiles):
+        torch.testing.assert_close(actual.cpu(), torch.special.ndtri(x), equal_nan=True)
     same(mantissa, torch.frexp(x).mantissa)
     same(exponent, torch.frexp(x).exponent)
     same(in_place, torch.heaviside(x, x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 from metal_host.simulated_mps import counting
-from mps_checks import left_to_the_cpu
+from mps_checks import in_schedules, left_to_the_cpu
 from test_mps_consistency import DTYPES, call, theirs, to_device, tolerances
 from torch.testing._internal.common_device_type import instantiate_device_type_tests, ops
 from torch.testing._internal.common_utils import TestCase, run_tests
@@ -27,11 +27,12 @@ def transposed(sample):
 
 class TestOperators(TestCase):
     def run_samples(self, op, dtype, check):
-        with counting() as counts:
-            for sample in op.sample_inputs("cpu", dtype):
-                check(sample, call(op, sample))
-        self.assertTrue(counts.kernels)
-        self.assertEqual(left_to_the_cpu(counts), [])
+        for _ in in_schedules():
+            with counting() as counts:
+                for sample in op.sample_inputs("cpu", dtype):
+                    check(sample, call(op, sample))
+            self.assertTrue(counts.kernels)
+            self.assertEqual(left_to_the_cpu(counts), [])
 
     def compare(self, op, dtype, actual, expected):
         self.assertEqual([out.cpu() for out in actual], expected, **tolerances(op, dtype))

@@ -11,7 +11,10 @@ import pytest
 from metal_host.simulated_mps import host_sanitizers
 
 HERE = Path(__file__).parent
-SUITES = ("test_mps_device.py", "test_mps_causal_conv1d.py", "test_mps_pointwise.py", "test_mps_consistency.py")
+SUITES = (
+    "test_mps_device.py", "test_mps_causal_conv1d.py", "test_mps_elementwise.py", "test_mps_take_put.py",
+    "test_mps_adaptive_avg_pooling.py", "test_mps_pointwise.py", "test_mps_operators.py", "test_mps_consistency.py",
+)  # fmt: skip
 FAULT = """
 from pathlib import Path
 import metal_host.simulated_mps as mps

@@ -6,11 +6,11 @@ import pytest
 import torch
 from metal_host.executor import SCHEDULES
 from metal_host.simulated_mps import counting
-from mps_checks import left_to_the_cpu
+from mps_checks import far_apart, left_to_the_cpu
 
+pytestmark = pytest.mark.usefixtures("schedule")
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DTYPES = (*INTEGERS, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool)
-STEP = 1 << 30
 
 
 @pytest.fixture
@@ -173,12 +173,7 @@ def deterministic_or_not(request):
 
 
 def test_offsets_beyond_32_bits(deterministic_or_not):
-    """Of self, the index and the values, with few pages of the memory between ever touched."""
-
-    def far_apart(values):
-        storage = torch.zeros(0, dtype=values.dtype, device="mps").resize_(STEP * (values.numel() - 1) + 1)
-        return storage.as_strided(values.shape, (STEP,)).copy_(values)
-
+    """Of self, the index and the values."""
     torch.manual_seed(0)
     values, index, source = torch.randn(6), torch.tensor([5, -6, 2, 2]), torch.randn(4)
     with counting() as counts:
