@@ -90,6 +90,25 @@ def test_cuda(tmp_path, monkeypatch, cuda, nvcc, state):
     assert doctor._cuda(doctor._torch_build(venv)).state == state
 
 
+@pytest.mark.parametrize(
+    ("answers", "found", "state"),
+    [
+        ({"--show-sdk-path": "/sdk\n", "--find": "/bin/metal\n"}, "macOS SDK, metal", doctor.OK),
+        ({"--show-sdk-path": "/sdk\n"}, "macOS SDK, no metal", doctor.WARNING),
+        ({}, "no macOS SDK", doctor.WARNING),
+    ],
+)
+def test_metal_on_a_mac_alone(tmp_path, monkeypatch, answers, found, state):
+    def output(command):
+        return answers.get(command[3], "") if command[0] == "xcrun" else ""
+
+    monkeypatch.setattr(doctor, "_output", output)
+    assert not [row for row in doctor.checks(tmp_path) if row.name == "Metal"]
+    monkeypatch.setattr(sys, "platform", "darwin")
+    [row] = [row for row in doctor.checks(tmp_path) if row.name == "Metal"]
+    assert (row.found, row.state) == (found, state) and "unverified" in row.needed
+
+
 @pytest.mark.parametrize(("free", "state"), [(1, doctor.BLOCKER), (4, doctor.WARNING), (100, doctor.OK)])
 def test_disk(monkeypatch, free, state):
     usage = type("usage", (), {"free": free * doctor.GIB})

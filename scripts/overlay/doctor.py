@@ -39,7 +39,8 @@ class Check:
 def checks(venv: Path) -> list[Check]:
     rows = [_python(), _venv_module(), _python_headers(), _compiler()]
     torch = _torch_build(venv)
-    return rows + [_torch(venv, torch), _cuda(torch), _ninja(venv), _ccache(), _git(), _debian(), _disk(), _memory()]
+    gpu = _metal() if sys.platform == "darwin" else _cuda(torch)
+    return rows + [_torch(venv, torch), gpu, _ninja(venv), _ccache(), _git(), _debian(), _disk(), _memory()]
 
 
 def _python() -> Check:
@@ -131,6 +132,20 @@ def _cuda(torch: dict[str, str] | None) -> Check:
         f"{wanted}, for CUDA parts only",
         OK if same else WARNING,
         f"install the CUDA {wanted} toolkit and set CUDA_HOME to it",
+    )
+
+
+def _metal() -> Check:
+    """What host code and kernels take on a Mac, as Apple documents it: nobody has run this on one yet."""
+    if not _first_line(["xcrun", "--sdk", "macosx", "--show-sdk-path"]):
+        return Check("Metal", "no macOS SDK", "Apple's, for host code (unverified)", WARNING, "xcode-select --install")
+    compiler = bool(_first_line(["xcrun", "--sdk", "macosx", "--find", "metal"]))
+    return Check(
+        "Metal",
+        "macOS SDK, metal" if compiler else "macOS SDK, no metal",
+        "metal, for a source build; wheel mode has kernels compiled as they run (unverified)",
+        OK if compiler else WARNING,
+        "install Xcode, then: xcodebuild -downloadComponent MetalToolchain",
     )
 
 
