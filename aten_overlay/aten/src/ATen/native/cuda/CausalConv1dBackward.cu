@@ -7,6 +7,7 @@
 // Weight and bias gradients leave each share as one partial sum; a second kernel adds those up in a fixed order, so
 // that they are the same on every run.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/native/cuda/CausalConv1dBackwardAnyRows.cuh>
 #include <ATen/native/cuda/CausalConv1dBackwardColumns.cuh>
 #include <ATen/native/cuda/CausalConv1dBackwardRows.cuh>
 
@@ -104,6 +105,7 @@ struct ParameterGrads {
   int64_t weight_channel;
   int64_t weight_tap;
   int64_t bias_channel;
+  acc_t scale; // of the sums
 };
 
 constexpr int kRows = 8;
@@ -117,10 +119,11 @@ sum_partials(const acc_t* partials, int64_t units, int64_t channels, int64_t wid
   const auto columns = (width + 1) * channels;
   const auto column = static_cast<int64_t>(blockIdx.x) * kLanes + lane;
   acc_t sum = 0;
+  wait_for_previous(); // which computed the partials
   if (column < columns) {
 #pragma unroll 4
     for (int64_t unit = row; unit < units; unit += kRows) {
-      sum += load_element(partials + unit * columns + column);
+      sum += partials[unit * columns + column];
     }
   }
   shared[row][lane] = sum;
@@ -132,6 +135,7 @@ sum_partials(const acc_t* partials, int64_t units, int64_t channels, int64_t wid
   for (int i = 1; i < kRows; ++i) {
     sum += shared[i][lane];
   }
+  sum *= grads.scale;
   const auto d = column % channels, k = column / channels;
   if (k < width && grads.weight) {
     static_cast<param_t*>(grads.weight)[d * grads.weight_channel + k * grads.weight_tap] = static_cast<param_t>(sum);
@@ -165,6 +169,9 @@ struct Backward {
   int64_t width() const {
     return args.weight.size(1);
   }
+  acc_t scale() const {
+    return args.silu ? Silu<scalar_t>::kSlopeScale : acc_t(1);
+  }
   bool by_output() const {
     return std::is_same_v<scalar_t, double> || width() > kMaxWidth;
   }
@@ -185,9 +192,9 @@ struct Backward {
         view<const scalar_t>(grad_final_state),
         view<scalar_t>(grads.input),
         view<scalar_t>(grads.initial_state),
-        {args.weight, args.bias},
+        {args.weight, args.bias, scale()},
         Sequences(args, last),
-        view_masks(masks),
+        view_masks(args, masks),
         channels(),
         time(),
         width(),
@@ -199,12 +206,11 @@ struct Backward {
 
   // `apart`: grad_initial_state is left to blocks of its own.
   template <typename Kernel, typename... Extra>
-  void launch(Kernel kernel, bool apart, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
+  void launch(Kernel kernel, bool overlap, bool apart, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
     const bool more = apart && grads.initial_state.defined();
     const auto blocks = p.blocks + (more ? ceil_div(grads.initial_state.numel(), kThreads) : 0);
     if (blocks > 0) {
-      kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p, extra...);
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined(), p, extra...);
     }
   }
 
@@ -219,13 +225,13 @@ struct Backward {
         bias.defined() ? bias.mutable_data_ptr() : nullptr,
         weight.defined() ? weight.stride(0) : 0,
         weight.defined() ? weight.stride(1) : 0,
-        bias.defined() ? bias.stride(0) : 0};
+        bias.defined() ? bias.stride(0) : 0,
+        scale()};
     const bool narrow = args.weight.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value;
     const auto kernel = narrow ? sum_partials<acc_t, scalar_t> : sum_partials<acc_t, acc_t>;
     const auto blocks = ceil_div((width() + 1) * channels(), kLanes);
-    kernel<<<blocks, kLanes * kRows, 0, c10::cuda::getCurrentCUDAStream()>>>(
-        partials.const_data_ptr<acc_t>(), partials.size(0), channels(), width(), to);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    const auto* from = partials.const_data_ptr<acc_t>();
+    launch_kernel(kernel, blocks, kLanes * kRows, true, from, partials.size(0), channels(), width(), to);
   }
 
   template <int W>
@@ -243,28 +249,58 @@ struct Backward {
   void run_rows() const {
     using row_t = Row<scalar_t>;
     const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
+    const bool states = args.initial_state.defined() || grad_final_state.defined();
+    const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
+        time() % row_t::kVec == 0 && !(masks.defined() && states);
     const bool aligned = masks.defined() || rows_aligned(grads.input);
-    const bool plain = !masks.defined() && aligned && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0;
-    const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans<scalar_t>, aligned, row_t::kVec);
+    const RowChunks chunks(
+        batch(), channels(), time(), row_t::kSpan, whole ? row_spans<row_t>() : kSpans, aligned, row_t::kVec);
     const auto partials = empty_partials(batch() * chunks.per_row);
-    const auto kernel = plain ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, false>;
-    launch(kernel, args.cu_seqlens.defined(), params(partials, ceil_div(chunks.warps * kLanes, kThreads)), chunks);
+    const auto kernel = !whole ? backward_any_rows<scalar_t, W>
+        : masks.defined()      ? backward_rows<scalar_t, W, RowKind::kPacked>
+        : states               ? backward_rows<scalar_t, W, RowKind::kStates>
+                               : backward_rows<scalar_t, W, RowKind::kPlain>;
+    const auto p = params(partials, ceil_div(chunks.warps * kLanes, kThreads));
+    launch(kernel, whole, args.cu_seqlens.defined(), p, chunks);
     reduce(partials);
+  }
+
+  // Spans of a chunk: a whole row, unless there are too few rows to keep all multiprocessors busy.
+  template <typename row_t>
+  int row_spans() const {
+    const int64_t warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
+    const auto pieces = std::max<int64_t>(2 * warps / std::max<int64_t>(batch() * channels(), 1), 1);
+    return std::clamp<int64_t>(ceil_div(ceil_div(time(), row_t::kSpan), pieces), 2, kMostSpans);
+  }
+
+  static int64_t multiprocessors() {
+    return device_attribute(cudaDevAttrMultiProcessorCount);
+  }
+
+  // Positions of a warp: those that keep the multiprocessors busy the shortest, for `rows` that are divided alike.
+  int64_t stretch(int64_t rows) const {
+    constexpr int64_t kOverhead = 12; // what else a warp does, in positions
+    const auto slots = multiprocessors() * kColumnBlocks;
+    int64_t best = kSlots, shortest = std::numeric_limits<int64_t>::max();
+    for (int64_t steps = kSlots; steps <= kLongStretch; steps += kSlots) {
+      const auto waves = ceil_div(rows * ceil_div(time(), kWarps * steps), slots);
+      if (waves * (steps + kOverhead) < shortest) {
+        shortest = waves * (steps + kOverhead);
+        best = steps;
+      }
+    }
+    return best;
   }
 
   template <int W>
   void run_columns(bool aligned) const {
     static_assert(kThreads == kWarps * kLanes);
     const auto groups = ceil_div(channels(), kLanes * kChannels<scalar_t>);
-    auto steps = kLongStretch;
-    while (steps > kShortStretch && batch() * groups * ceil_div(time(), kWarps * steps) < kManyBlocks) {
-      steps /= 2;
-    }
+    const auto steps = stretch(batch() * groups);
     const Stretches stretches(batch(), groups, time(), kWarps * steps);
     const auto partials = empty_partials(batch() * stretches.per_row);
     const auto kernel = aligned ? backward_columns<scalar_t, W, true> : backward_columns<scalar_t, W, false>;
-    launch(kernel, true, params(partials, stretches.count), stretches);
+    launch(kernel, true, true, params(partials, stretches.count), stretches);
     reduce(partials);
   }
 
@@ -274,7 +310,7 @@ struct Backward {
     const auto partials = empty_partials(1);
     const auto p = params(partials, ceil_div(dz.numel(), kThreads));
     auto* data = dz.mutable_data_ptr<acc_t>();
-    launch(preactivation_grads<scalar_t>, true, p, data, dz.numel());
+    launch(preactivation_grads<scalar_t>, false, true, p, data, dz.numel());
     const auto stream = c10::cuda::getCurrentCUDAStream();
     if (grads.input.defined() && dz.numel() > 0) {
       input_grads<scalar_t><<<p.blocks, kThreads, 0, stream>>>(p, data, dz.numel());

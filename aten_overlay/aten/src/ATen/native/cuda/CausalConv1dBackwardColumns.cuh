@@ -8,13 +8,12 @@ namespace at::native {
 
 namespace {
 
-// Positions on their way; warps of a block, one behind the other in time; positions of a warp, the more the
-// fewer partial sums, but fewer where there would be too few blocks.
+// Positions on their way; warps of a block, one behind the other in time; blocks of a multiprocessor; the most
+// positions of a warp.
 constexpr int kSlots = 8;
 constexpr int kWarps = 4;
-constexpr int64_t kLongStretch = 128, kShortStretch = 32;
-constexpr int64_t kManyBlocks = 1200;
-
+constexpr int kColumnBlocks = 4;
+constexpr int64_t kLongStretch = 512;
 
 template <typename acc_t, int kSize, int W>
 __device__ void add_sums(
@@ -47,11 +46,7 @@ __device__ void push_dz(
   }
   settle(dz[0]);
   if (silu) {
-    const auto slopes = Silu<scalar_t>::slopes(sum_taps(parameters, taps));
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) {
-      dz[0][c] *= slopes[c];
-    }
+    dz[0] = Silu<scalar_t>::times_slopes(dz[0], sum_taps(parameters, taps));
   }
 }
 
@@ -106,7 +101,7 @@ __device__ void write_partials(const Params& p, int64_t unit, int64_t d, const T
 }
 
 template <typename scalar_t, int W, bool kAligned>
-__global__ void __launch_bounds__(kWarps* kLanes, 4)
+__global__ void __launch_bounds__(kWarps* kLanes, kColumnBlocks)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Stretches stretches) {
   using acc_t = at::opmath_type<scalar_t>;
   constexpr int kSize = kChannels<scalar_t>;
@@ -160,6 +155,7 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
       fetch(i, i < reach);
     }
     auto taps = preceding_taps<W>(before, begin);
+    wait_for_previous(); // which found the masks, if there are any
     const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
     if (segments || (begin == 0 && p.initial_state.data)) {
       see_state(p, b, d, begin, taps);

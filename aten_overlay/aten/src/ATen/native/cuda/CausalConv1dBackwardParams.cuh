@@ -32,7 +32,8 @@ struct BackwardParams {
   }
 };
 
-// dz at one position.
+// dz at one position, as everywhere divided by the scale of the parameters: multiplied with a weight it is right, and
+// the sums for the parameters are multiplied at the end.
 template <typename scalar_t>
 __device__ at::opmath_type<scalar_t> preactivation_grad(
     const BackwardParams<scalar_t>& p, const Segment& segment, int64_t b, int64_t d, int64_t t) {
@@ -45,7 +46,8 @@ __device__ at::opmath_type<scalar_t> preactivation_grad(
     return grad;
   }
   const Source<scalar_t> source{p.input, p.initial_state};
-  return grad * Silu<scalar_t>::slope(source.preactivation(p.sequences, segment, p.parameters, b, d, p.width, t));
+  return Silu<scalar_t>::times_slope(
+      grad, source.preactivation(p.sequences, segment, p.parameters, b, d, p.width, t));
 }
 
 // What the first outputs of a segment pass on to place j of its initial state.

@@ -8,114 +8,236 @@ namespace at::native {
 
 namespace {
 
-// The most spans of a warp: 4096 positions.
-template <typename scalar_t>
-constexpr int kSpans = 8 * sizeof(scalar_t);
+// The most spans of a chunk, so that offsets in it fit into 32 bits; blocks of a multiprocessor.
+constexpr int64_t kMostSpans = 1 << 20;
+constexpr int kRowBlocks = 6;
 
-// What the states add to the weight gradients, for the outputs t.. that see an initial state of cu_seqlens.
-template <typename scalar_t, int W, typename acc_t, int kVec>
-__device__ void add_state_sums(
-    const BackwardParams<scalar_t>& p,
-    int64_t b,
-    int64_t d,
-    int64_t t,
-    const Values<acc_t, kVec>& dz,
-    Values<acc_t, W + 1>& sums) {
-  if (t >= p.time) {
+// What backward_rows is compiled for: rows with states, or divided, or neither.
+enum class RowKind { kPlain, kStates, kPacked };
+
+// Writes a warp's sums for the parameters of a channel.
+template <typename scalar_t, typename acc_t, int kSums>
+__device__ void write_row_partials(
+    const BackwardParams<scalar_t>& p, int64_t unit, int64_t d, Values<acc_t, kSums>& sums) {
+  if (!p.partials) {
     return;
   }
-  auto segment = p.sequences.find(b, t);
-#pragma unroll 1
-  for (int j = 0; j < Row<scalar_t>::kVec && t + j < p.time; ++j) {
-    p.sequences.advance(segment, t + j);
-    const auto before = t + j - segment.start;
+  const int lane = threadIdx.x % kLanes;
+  acc_t sum = 0;
 #pragma unroll
-    for (int k = 0; k < W - 1; ++k) {
-      if (before + k < W - 1) {
-        const auto tap = static_cast<acc_t>(load_element(p.initial_state.at(segment.state, d, before + k)));
-        sums[k] = multiply_add(get_element(dz, j), tap, sums[k]);
-      }
+  for (int k = 0; k < kSums; ++k) {
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      sums[k] += __shfl_xor_sync(kEveryLane, sums[k], offset);
     }
+    sum = lane == k ? sums[k] : sum;
+  }
+  if (lane < kSums) {
+    *p.partial(unit, lane, d) = sum;
   }
 }
 
-// kPlain: rows are not divided, and consist of aligned vectors.
-template <typename scalar_t, int W, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain ? 6 : 4)
+// Writes the gradient of a row's initial state. Its places are the positions before the first: what the last lane's
+// `carry` reaches, the dz from the row's start on; unless they do not begin there.
+template <int W, typename scalar_t, typename acc_t>
+__device__ __noinline__ void write_row_state_grad(
+    const BackwardParams<scalar_t>& p,
+    int64_t b,
+    int64_t d,
+    bool elsewhere,
+    Values<acc_t, W> weight,
+    Values<acc_t, W - 1> carry) {
+  const int lane = threadIdx.x % kLanes;
+  acc_t value = 0;
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) {
+    acc_t sum = 0;
+#pragma unroll
+    for (int k = 0; k <= j; ++k) {
+      const auto first_dz = __shfl_sync(kEveryLane, carry[j - k], kLanes - 1);
+      const bool own = j - k < p.time && (!p.masks.data || p.masks.load(b, j - k) >> k & 1);
+      sum = multiply_add(weight[k], own ? first_dz : acc_t(0), sum);
+    }
+    value = lane == j ? sum : value;
+  }
+  if (lane < W - 1) {
+    if (elsewhere) {
+      value = first_inputs_grad(p, {b, 0, p.time}, b, d, lane);
+    }
+    write_initial_state_grad(p, {b, 0, p.time}, b, d, lane, value);
+  }
+}
+
+// What the final state of a row passes on to the vector at t.
+template <int W, typename scalar_t, typename acc_t, int kVec>
+__device__ void add_row_final_grad(
+    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t, Values<acc_t, kVec>& dx) {
+  const auto first = p.time - (W - 1) - t; // the element that place 0 holds
+#pragma unroll 1
+  for (int j = max(max(first, -t), int64_t(0)); j < min(int64_t(kVec), p.time - t); ++j) {
+    const auto grad = static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, j - first)));
+    set_element(dx, j, get_element(dx, j) + grad);
+  }
+}
+
+// The dz of W-1 positions from t on, one a lane.
+template <typename scalar_t>
+__device__ at::opmath_type<scalar_t> dz_behind(
+    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t) {
+  t += threadIdx.x % kLanes;
+  return threadIdx.x % kLanes < p.width - 1 && t < p.time ? preactivation_grad(p, p.sequences.find(b, t), b, d, t) : 0;
+}
+
+// Rows that consist of aligned vectors. A warp goes through its chunk from the end on, with the next span on its way.
+template <typename scalar_t, int W, RowKind kKind>
+__global__ void __launch_bounds__(kThreads, kKind == RowKind::kPlain && W <= 4 ? kRowBlocks : kRowBlocks - 1)
 backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
   using acc_t = at::opmath_type<scalar_t>;
-  using row_t = Row<scalar_t>;
   using window_t = Window<scalar_t, W>;
-  using vector_t = typename row_t::vector_t;
-  constexpr int kVec = row_t::kVec;
-  constexpr int kSpan = row_t::kSpan;
+  using vector_t = typename window_t::vector_t;
+  constexpr int kVec = window_t::kVec;
+  constexpr int kSpan = Row<scalar_t>::kSpan;
   constexpr int kBehind = window_t::kBefore; // vectors behind a vector that its inputs reach
-  if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p);
-    return;
-  }
+  constexpr bool kStates = kKind == RowKind::kStates, kPacked = kKind == RowKind::kPacked;
   int64_t b, d, chunk;
   if (!chunks.find(b, d, chunk)) {
     return;
   }
   const int lane = threadIdx.x % kLanes;
-  const bool packed = !kPlain && p.masks.data, segments = !kPlain && p.sequences.cu_seqlens.data;
-  const bool store = p.grad_input.data;
+  const auto begin = chunk * chunks.spans * kSpan, first = begin + lane * kVec;
+  const int count = min(int64_t(chunks.spans), ceil_div(p.time - begin, kSpan)); // spans
+  const auto* x = p.input.at(b, d, first);
+  const auto* grad_out = p.grad_output.at(b, d, first);
+  auto* grad_in = p.grad_input.at(b, d, first);
+  settle(x);
+  settle(grad_out);
+  settle(grad_in);
 
-  // Vectors are aligned in grad_input; beside masks, in the row.
-  const auto* data = p.input.at(b, d, 0);
-  const auto* grad_data = p.grad_output.at(b, d, 0);
-  auto* grad_in = store ? p.grad_input.at(b, d, 0) : nullptr;
-  const int phase = kPlain || packed ? 0 : reinterpret_cast<uintptr_t>(grad_in) / sizeof(scalar_t) % kVec;
-  row_t x(data, p.time, phase);
-  const row_t grad_out(grad_data, p.time, phase);
-  if (p.initial_state.data && !segments) {
-    x.set_state(p.initial_state.at(b, d, 0), p.initial_state.time, W);
-  }
-  const auto begin = chunk * chunks.spans * kSpan - phase;
-  const int count = max(int64_t(0), min(int64_t(chunks.spans), ceil_div(p.time - begin, kSpan)));
-  const auto end = begin + count * kSpan;
-  int low = 0, high = count;
-  if constexpr (!kPlain) {
-    int grad_high;
-    grad_out.straight_spans(begin, count, low, grad_high);
-    x.straight_spans(begin, count, low, high);
-    high = reinterpret_cast<uintptr_t>(grad_in - phase) % 16 == 0 ? min(high, grad_high) : 0;
-    if (packed && p.grad_final_state.data) {
-      high = min(int64_t(high), (p.time - (W - 1) - begin) / kSpan);
-    }
+  // The spans that are stored; that before which there are no inputs, that which sees the initial state, and the first
+  // that the final state reaches, each only if there is one.
+  const bool inside = first + (count - 1) * kSpan < p.time;
+  int stores = p.grad_input.data ? (inside ? count : count - 1) : 0;
+  int row_start = chunk == 0 ? 0 : -1;
+  int state_start = p.initial_state.data ? row_start : -1;
+  int ending = p.grad_final_state.data ? max(p.time - (W - 1) - begin, int64_t(0)) / kSpan : count;
+  int left = p.time - first; // positions of the row from the lane's first on
+  settle(stores);
+  settle(row_start);
+  if (kStates) {
+    settle(state_start);
+    settle(ending);
+    settle(left);
   }
 
+  // A lane whose last vector is behind the row's end computes with zeros there.
+  window_t window{};
+  vector_t grad_vector{};
+  const auto fetch = [&](int span) {
+    window.load(x + span * kSpan, span == row_start ? lane : kBehind);
+    grad_vector = load_vector<scalar_t, kVec>(grad_out + span * kSpan);
+  };
+  if (inside) {
+    fetch(count - 1);
+  }
   Values<acc_t, W> weight;
   acc_t bias;
-  if constexpr (!kPlain) {
-    p.parameters.load(d, weight, bias);
+  p.parameters.load(d, weight, bias);
+  // Of the states, a place a lane.
+  acc_t state = 0, final_grad = 0;
+  if (kStates && lane < W - 1 && state_start == 0) {
+    state = static_cast<acc_t>(load_element(p.initial_state.at(b, d, lane)));
   }
-  Values<acc_t, W + 1> sums;
-#pragma unroll
-  for (int k = 0; k <= W; ++k) {
-    sums[k] = 0;
+  if (kStates && lane < W - 1 && ending < count) {
+    final_grad = static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, lane)));
   }
+  // Which vectors see all their taps: of the span with the lane's number, modulo their number, and of that behind.
+  unsigned straight = kEveryLane, straight_behind = kEveryLane;
+  if (kPacked) {
+    wait_for_previous(); // which found the masks
+    straight_behind = p.masks.template straight_lanes<kVec>(b, begin + count * kSpan);
+  }
+  Values<acc_t, W + 1> sums{};
   // For the last lanes: the dz behind the span.
-  Values<acc_t, W - 1> carry;
-  bool behind_straight = true; // whether the outputs there see all their taps
-  {
-    acc_t value = 0;
-    const auto t = end + lane;
-    if (lane < W - 1 && t < p.time) {
-      value = preactivation_grad(p, p.sequences.find(b, t), b, d, t);
-    }
-    if (packed) {
-      const bool straight = lane >= W - 1 || t >= p.time || p.masks.load(b, t) == every_mask<W, 1>().words[0];
-      behind_straight = __all_sync(kEveryLane, straight);
-    }
+  Values<acc_t, W - 1> carry{};
+  if (begin + count * kSpan < p.time) {
+    const auto value = dz_behind(p, b, d, begin + count * kSpan);
 #pragma unroll
     for (int j = 0; j < W - 1; ++j) {
       carry[j] = __shfl_sync(kEveryLane, value, (j - (kLanes - 1 - lane) * kVec) & (kLanes - 1));
     }
   }
-  // Appends the dz behind a lane's vector to its own; the last lanes' are those that the first have now, a span later.
-  const auto exchange = [&](Values<acc_t, kVec + W - 1>& dz) {
+
+#pragma unroll 1
+  for (int span = count - 1; span >= 0; --span) {
+    auto inputs = window.widen();
+    Values<acc_t, kVec> grad;
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      grad[j] = grad_vector.widen(j);
+    }
+    settle(inputs);
+    settle(grad);
+    if (span > 0) {
+      fetch(span - 1);
+    }
+    if (kStates && span == state_start) {
+#pragma unroll
+      for (int i = 0; i < W - 1; ++i) {
+        const auto value = __shfl_sync(kEveryLane, state, i);
+#pragma unroll
+        for (int q = 0; q * kVec <= i; ++q) {
+          inputs[i - q * kVec] = lane == q ? value : inputs[i - q * kVec];
+        }
+      }
+    }
+    bool masked = false;
+    Vector<uint8_t, kVec> masks[kBehind + 1]; // of the vector and those behind it
+    if (kPacked) {
+      if (span == count - 1 || span % kLanes == kLanes - 1) {
+        straight = p.masks.template straight_lanes<kVec>(b, begin + (span / kLanes * kLanes + lane) * kSpan);
+      }
+      const auto own = __shfl_sync(kEveryLane, straight, span % kLanes);
+      auto every = own;
+#pragma unroll
+      for (int i = 1; i <= kBehind; ++i) {
+        every &= __funnelshift_r(own, straight_behind, i);
+      }
+      straight_behind = own;
+      masked = !(every >> lane & 1);
+    }
+    const auto counts = [&](int j, int k) { return masks[j / kVec].bits(j % kVec) >> k & 1; };
+    Values<acc_t, kVec> z;
+    if (masked) {
+#pragma unroll
+      for (int i = 0; i <= kBehind; ++i) {
+        masks[i] = p.masks.template load<kVec>(b, begin + span * kSpan + (lane + i) * kVec);
+      }
+      z = masked_sums<scalar_t, W>(masks[0], weight, bias, inputs);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        z[j] = bias;
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
+        }
+      }
+    }
+    if (p.silu) {
+      grad = Silu<scalar_t>::times_slopes(grad, z);
+    }
+    if (masked) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        grad[j] = counts(j, W - 1) ? grad[j] : acc_t(0);
+      }
+    }
+    // The dz behind a lane's vector after its own. The last lanes' are those that the first have now, a span later.
+    Values<acc_t, kVec + W - 1> dz;
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      dz[j] = grad[j];
+    }
 #pragma unroll
     for (int j = 0; j < W - 1; ++j) {
       const int lanes = 1 + j / kVec;
@@ -123,221 +245,48 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
       dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : next;
       carry[j] = next;
     }
-  };
-  // What the final state passes on to the vector at t, where rows are not divided.
-  const auto add_final_state_grad = [&](int64_t t, Values<acc_t, kVec>& dx) {
-    const auto first = p.time - (W - 1) - t; // the element that place 0 holds
-    if (first < kVec) {
+    Values<acc_t, kVec> dx{};
+    if (masked) {
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
-        if (j >= first && t + j >= 0 && t + j < p.time) {
-          dx[j] += static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, j - first)));
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          const int after = j + W - 1 - k;
+          sums[k] = multiply_add(dz[j], counts(j, k) ? inputs[j + k] : acc_t(0), sums[k]);
+          dx[j] = multiply_add(weight[k], counts(after, k) ? dz[after] : acc_t(0), dx[j]);
         }
       }
-    }
-  };
-
-  int span = count - 1;
-  // The straight way down from `span`: whole vectors, of which every tap counts, as of the outputs that their inputs
-  // reach; the next span is on its way.
-  const auto go_straight = [&] {
-    const auto lane_begin = begin + lane * kVec;
-    const auto* x_from = data + lane_begin;
-    const auto* grad_from = grad_data + lane_begin;
-    auto* to = grad_in + lane_begin;
-    settle(x_from);
-    settle(grad_from);
-    settle(to);
-    const int floor = chunk == 0 ? -static_cast<int>(lane_begin) : -kSpan; // the start of the row, or before
-    const int left = min(p.time - lane_begin, int64_t(kSpans<scalar_t> * kSpan)); // positions from the lane's first on
-    // From these spans on, some lanes are behind the row's end; what is left passes something on to the input.
-    const int cut = min((p.time - begin) / kSpan, int64_t(kSpans<scalar_t>));
-    const int ending = !packed && p.grad_final_state.data
-        ? min((p.time - (W - 1) - begin) / kSpan, int64_t(kSpans<scalar_t>))
-        : kSpans<scalar_t>;
-    window_t window;
-    vector_t grad_vector;
-    // What lies outside reads the first span or the last vector again, whose values are not used.
-    const auto fetch = [&](int span) {
-      const int offset = min(max(span, low) * kSpan, left - kVec);
-      window.load(x_from, offset, floor);
-      grad_vector = load_vector<scalar_t, kVec>(grad_from + offset);
-    };
-    fetch(span);
-    if constexpr (kPlain) {
-      p.parameters.load(d, weight, bias);
-    }
-#pragma unroll 1
-    for (; span >= low; --span) {
-      const bool inside = span * kSpan < left;
-      if (packed) {
-        const bool every = !inside || every_tap<W>(p.masks.template load<kVec>(b, lane_begin + span * kSpan));
-        if (!__all_sync(kEveryLane, every) || !behind_straight) {
-          return;
-        }
-      }
-      auto inputs = window.widen();
-      Values<acc_t, kVec> grad;
+    } else {
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
-        grad[j] = grad_vector.widen(j);
-      }
-      settle(inputs);
-      settle(grad);
-      fetch(span - 1);
-      if (chunk == 0 && span == 0) {
-        see_row_start<scalar_t, W>(x, lane, inputs);
-      }
-      Values<acc_t, kVec + W - 1> dz;
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        dz[j] = grad[j];
-      }
-      if (p.silu) {
-        Values<acc_t, kVec> z;
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          z[j] = bias;
-#pragma unroll
-          for (int k = 0; k < W; ++k) {
-            z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
-          }
-        }
-        const auto slopes = Silu<scalar_t>::slopes(z);
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          dz[j] *= slopes[j];
-        }
-      }
-      if (span >= cut) {
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          dz[j] = inside ? dz[j] : acc_t(0);
-        }
-#pragma unroll
-        for (int j = 0; j < window_t::kInputs; ++j) {
-          inputs[j] = inside ? inputs[j] : acc_t(0);
-        }
-      }
-      exchange(dz);
-      Values<acc_t, kVec> dx;
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        dx[j] = 0;
 #pragma unroll
         for (int k = 0; k < W; ++k) {
           sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
           dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
         }
-        sums[W] += dz[j];
-      }
-      if (span >= ending) {
-        add_final_state_grad(lane_begin + span * kSpan, dx);
-      }
-      if (store && inside) {
-        store_vector(to + span * kSpan, narrow<scalar_t>(dx));
       }
     }
-  };
-  if constexpr (kPlain) {
-    go_straight();
-  }
-#pragma unroll 1
-  while (!kPlain) {
-    if (span >= low && span < high) {
-      go_straight();
-    }
-    if (span < 0) {
-      break;
-    }
-    // The masked way, one span.
-    const auto t = begin + span * kSpan + lane * kVec;
-    window_t window;
-    window.load(x, t);
-    const auto inputs = window.widen();
-    const auto grad_vector = grad_out.load(t);
-    Values<Vector<uint8_t, kVec>, kBehind + 1> masks; // of the vector and those behind it
-#pragma unroll
-    for (int i = 0; i <= kBehind; ++i) {
-      masks[i] = packed ? p.masks.template load<kVec>(b, t + i * kVec) : every_mask<W, kVec>();
-    }
-    const auto counts = [&](int j, int k) { return masks[j / kVec].bits(j % kVec) >> k & 1; };
-    if (packed) {
-      const auto straight = __ballot_sync(kEveryLane, every_tap<W>(masks[0]));
-      behind_straight = (~straight & ((1u << kBehind) - 1)) == 0;
-    }
-    const auto z = masked_sums<scalar_t, W>(p, b, d, t, masks[0], weight, bias, inputs);
-    Values<acc_t, kVec + W - 1> dz;
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
-      const bool own = t + j >= 0 && t + j < p.time && counts(j, W - 1);
-      const auto grad = static_cast<acc_t>(grad_vector.widen(j));
-      dz[j] = !own ? acc_t(0) : p.silu ? grad * Silu<scalar_t>::slope(z[j]) : grad;
-    }
-    if (segments && p.initial_state.data) {
-      add_state_sums<scalar_t, W>(p, b, d, t, dz, sums);
-    }
-    exchange(dz);
-    Values<acc_t, kVec> dx;
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      dx[j] = 0;
-#pragma unroll
-      for (int k = 0; k < W; ++k) {
-        const int after = j + W - 1 - k;
-        sums[k] = multiply_add(dz[j], counts(j, k) ? inputs[j + k] : acc_t(0), sums[k]);
-        dx[j] = multiply_add(weight[k], counts(after, k) ? dz[after] : acc_t(0), dx[j]);
-      }
       sums[W] += dz[j];
     }
-    if (p.grad_final_state.data && packed) {
-#pragma unroll 1
-      for (int j = 0; j < kVec && t + j < p.time; ++j) {
-        set_element(dx, j, get_element(dx, j) + final_state_grad(p, b, d, t + j));
+    if (kStates && span >= ending) {
+      const int place = span * kSpan - (left - (W - 1)); // of the vector's first element
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        const auto value = __shfl_sync(kEveryLane, final_grad, (place + j) & (kLanes - 1));
+        dx[j] += place + j >= 0 && place + j < W - 1 ? value : acc_t(0);
       }
-    } else if (p.grad_final_state.data) {
-      add_final_state_grad(t, dx);
     }
-    if (store) {
-      store_masked(grad_in, p.time, t, narrow<scalar_t>(dx));
+    if (span < stores) {
+      store_vector(grad_in + span * kSpan, narrow<scalar_t>(dx));
     }
-    --span;
   }
 
-  if (p.partials) {
-    acc_t sum = 0;
-#pragma unroll
-    for (int k = 0; k <= W; ++k) {
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2) {
-        sums[k] += __shfl_xor_sync(kEveryLane, sums[k], offset);
-      }
-      sum = lane == k ? sums[k] : sum;
-    }
-    if (lane <= W) {
-      *p.partial(b * chunks.per_row + chunk, lane, d) = sum;
-    }
-  }
-  // The places of the initial state are the positions before the first: what `carry` reaches.
-  if (!segments && p.grad_initial_state.data && chunk == 0) {
-    acc_t value = 0;
-#pragma unroll
-    for (int j = 0; j < W - 1; ++j) {
-      acc_t sum = 0;
-#pragma unroll
-      for (int k = 0; k <= j; ++k) {
-        const auto first_dz = __shfl_sync(kEveryLane, carry[j - k], kLanes - 1);
-        const bool own = j - k < p.time && (!packed || p.masks.load(b, j - k) >> k & 1);
-        sum = multiply_add(weight[k], own ? first_dz : acc_t(0), sum);
-      }
-      value = lane == j ? sum : value;
-    }
-    if (lane < W - 1) {
-      if (phase != 0) {
-        value = first_inputs_grad(p, {b, 0, p.time}, b, d, lane);
-      }
-      write_initial_state_grad(p, {b, 0, p.time}, b, d, lane, value);
-    }
+  chunks.find(b, d, chunk);
+  write_row_partials(p, b * chunks.per_row + chunk, d, sums);
+  if (kStates && p.grad_initial_state.data && chunk == 0) {
+    write_row_state_grad<W>(p, b, d, false, weight, carry);
   }
 }
 

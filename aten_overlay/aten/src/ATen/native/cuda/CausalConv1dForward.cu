@@ -1,7 +1,7 @@
 // causal_conv1d's forward pass on CUDA, final state included, in one launch.
 //
 // Two plans, by the dimension whose elements lie next to each other. Rows: a warp takes some spans of one row of
-// positions, a vector a lane; the W-1 inputs before a vector are read a second time, which the L1 cache serves.
+// positions, a vector a lane; the W-1 inputs before a vector come from the lanes before.
 // Columns: a thread takes a few channels through a stretch of time, with the last W inputs in registers; it reads
 // an element at a time where channels do not lie next to each other, so it serves all other strides too.
 // What is W > 8 or float64 is computed output by output. All plans give each output the same operations in the same
@@ -16,13 +16,11 @@ namespace at::native {
 
 namespace {
 
-// Rows: the most spans of a warp, those on their way, and blocks of a multiprocessor.
+// Rows: the most spans of a warp of forward_any_rows, those of one of forward_rows, and its blocks of a multiprocessor.
 template <typename scalar_t>
 constexpr int kSpans = sizeof(scalar_t) == 2 ? 8 : 32;
-template <typename scalar_t>
-constexpr int kPlainAhead = sizeof(scalar_t) == 2 ? 4 : 2;
-template <typename scalar_t>
-constexpr int kPlainBlocks = sizeof(scalar_t) == 2 ? 7 : 8;
+constexpr int kChunk = 4;
+constexpr int kBlocks = 8;
 // Columns: positions on their way, and those of a stretch.
 constexpr int kAlignedSteps = 8;
 constexpr int kStretch = 32;
@@ -95,7 +93,8 @@ __device__ __noinline__ void forward_masked_spans(
     Window<scalar_t, W> window;
     window.load(share.x, t);
     const auto masks = p.masks.data ? p.masks.template load<kVec>(share.b, t) : every_mask<W, kVec>();
-    auto y = masked_sums<scalar_t, W>(p, share.b, share.d, t, masks, weight, bias, window.widen());
+    auto y = masked_sums<scalar_t, W>(masks, weight, bias, window.widen());
+    see_states<scalar_t, W>(p, share.b, share.d, t, y);
     if (p.silu) {
       y = Silu<scalar_t>::silu(y);
     }
@@ -107,15 +106,110 @@ __device__ __noinline__ void forward_masked_spans(
   }
 }
 
-// kPlain: rows are not divided, and consist of aligned vectors.
-template <typename scalar_t, int W, bool kPlain>
-__global__ void __launch_bounds__(kThreads, kPlain ? kPlainBlocks<scalar_t> : 5)
+// Rows that consist of aligned vectors, kCount spans a warp, all on their way at once. kPacked: they are divided,
+// without states of cu_seqlens.
+template <typename scalar_t, int W, bool kPacked, int kCount>
+__global__ void __launch_bounds__(kThreads, W <= 4 ? kBlocks : kBlocks - 2)
 forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
+  using acc_t = at::opmath_type<scalar_t>;
+  using row_t = Row<scalar_t>;
+  constexpr int kVec = row_t::kVec;
+  constexpr int kSpan = row_t::kSpan;
+  if (kPacked && blockIdx.x >= p.blocks) {
+    write_final_state(p);
+    return;
+  }
+  int64_t b, d, chunk;
+  if (!chunks.find(b, d, chunk)) {
+    return;
+  }
+  const int lane = threadIdx.x % kLanes;
+  const auto begin = chunk * (kCount * kSpan), first = begin + lane * kVec;
+  const auto* from = p.input.at(b, d, first);
+  auto* to = p.output.at(b, d, first);
+  settle(from);
+  settle(to);
+  const int left = min(p.time - first, int64_t(kCount * kSpan)); // positions from the lane's first on
+  unsigned straight[kCount]; // which vectors see all their taps
+  if (kPacked) {
+    wait_for_previous(); // which found the masks
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      straight[i] = p.masks.template straight_lanes<kVec>(b, begin + i * kSpan);
+    }
+  }
+  typename row_t::vector_t vectors[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i * kSpan < left) {
+      vectors[i] = load_vector<scalar_t, kVec>(from + i * kSpan);
+    }
+  }
+  row_t row(from - first, p.time, 0);
+  if (p.initial_state.data && !(kPacked && p.sequences.cu_seqlens.data)) {
+    row.set_state(p.initial_state.at(b, d, 0), p.initial_state.time, W);
+  }
+  Preceding<scalar_t, W> preceding(row, begin);
+  Values<acc_t, W> weight;
+  acc_t bias;
+  p.parameters.load(d, weight, bias);
+  Vector<uint8_t, kVec> masks[kCount];
+  if (kPacked) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!(straight[i] >> lane & 1)) {
+        masks[i] = p.masks.template load<kVec>(b, first + i * kSpan);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const auto inputs = preceding.window(vectors[i]).widen();
+    if (i * kSpan >= left) {
+      continue;
+    }
+    const bool masked = kPacked && !(straight[i] >> lane & 1);
+    Values<acc_t, kVec> y;
+    if (masked) {
+      y = masked_sums<scalar_t, W>(masks[i], weight, bias, inputs);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        y[j] = bias;
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          y[j] = multiply_add(weight[k], inputs[j + k], y[j]);
+        }
+      }
+    }
+    if (p.silu) {
+      y = Silu<scalar_t>::silu(y);
+    }
+    if (masked) {
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) {
+        y[j] = masks[i].bits(j) ? y[j] : acc_t(0);
+      }
+    }
+    store_vector(to + i * kSpan, narrow<scalar_t>(y));
+    if (!kPacked && p.final_state.data && first + i * kSpan + kVec == p.time) {
+#pragma unroll
+      for (int k = 0; k < W - 1; ++k) {
+        *p.final_state.at(b, d, k) = static_cast<scalar_t>(inputs[kVec + k]); // exactly what was read
+      }
+    }
+  }
+}
+
+// All other rows.
+template <typename scalar_t, int W>
+__global__ void __launch_bounds__(kThreads, 5)
+forward_any_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
   using acc_t = at::opmath_type<scalar_t>;
   using mask_t = Vector<uint8_t, Row<scalar_t>::kVec>;
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kSpan = Row<scalar_t>::kSpan;
-  constexpr int kAhead = kPlain ? kPlainAhead<scalar_t> : 2;
+  constexpr int kAhead = 2;
   if (blockIdx.x >= p.blocks) {
     write_final_state(p);
     return;
@@ -125,12 +219,12 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     return;
   }
   const int lane = threadIdx.x % kLanes;
-  const bool packed = !kPlain && p.masks.data;
+  const bool packed = p.masks.data;
 
   // Vectors are aligned in the output; beside masks, in the row.
   const auto* data = p.input.at(b, d, 0);
   auto* out = p.output.at(b, d, 0);
-  const int phase = kPlain || packed ? 0 : reinterpret_cast<uintptr_t>(out) / sizeof(scalar_t) % kVec;
+  const int phase = packed ? 0 : reinterpret_cast<uintptr_t>(out) / sizeof(scalar_t) % kVec;
   Row<scalar_t> x(data, p.time, phase);
   if (p.initial_state.data && !p.sequences.cu_seqlens.data) {
     x.set_state(p.initial_state.at(b, d, 0), p.initial_state.time, W);
@@ -140,12 +234,10 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
   if (count <= 0) {
     return;
   }
-  int low = 0, high = count;
-  if constexpr (!kPlain) {
-    x.straight_spans(begin, count, low, high);
-    if (reinterpret_cast<uintptr_t>(out - phase) % 16 != 0) {
-      high = 0;
-    }
+  int low, high;
+  x.straight_spans(begin, count, low, high);
+  if (reinterpret_cast<uintptr_t>(out - phase) % 16 != 0) {
+    high = 0;
   }
 
   // The straight way: whole vectors, several spans of them on their way.
@@ -191,7 +283,8 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
       Values<acc_t, kVec> y;
       const bool masked = packed && !every_tap<W>(mask);
       if (masked) {
-        y = masked_sums<scalar_t, W>(p, b, d, first + span * kSpan, mask, weight, bias, inputs);
+        y = masked_sums<scalar_t, W>(mask, weight, bias, inputs);
+        see_states<scalar_t, W>(p, b, d, first + span * kSpan, y);
       } else {
 #pragma unroll
         for (int j = 0; j < kVec; ++j) {
@@ -215,18 +308,16 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     }
   }
 
-  if ((kPlain || !packed) && p.final_state.data && begin + count * kSpan >= p.time && lane < W - 1) {
+  if (!packed && p.final_state.data && begin + count * kSpan >= p.time && lane < W - 1) {
     const auto s = p.time - (W - 1) + lane;
     *p.final_state.at(b, d, lane) = s >= 0 ? load_element(data + s)
         : p.initial_state.data             ? load_element(p.initial_state.at(b, d, W - 1 + s))
                                            : scalar_t(0);
   }
-  if constexpr (!kPlain) {
-    const uint64_t straight = low < high ? (uint64_t(1) << high) - (uint64_t(1) << low) : 0;
-    const auto ragged = ((uint64_t(1) << count) - 1) & ~straight;
-    if (ragged != 0) {
-      forward_masked_spans<scalar_t, W>(p, {b, d, begin, x, out}, ragged);
-    }
+  const uint64_t straight = low < high ? (uint64_t(1) << high) - (uint64_t(1) << low) : 0;
+  const auto ragged = ((uint64_t(1) << count) - 1) & ~straight;
+  if (ragged != 0) {
+    forward_masked_spans<scalar_t, W>(p, {b, d, begin, x, out}, ragged);
   }
 }
 
@@ -270,6 +361,9 @@ forward_columns(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_
   }
   auto taps = preceding_taps<W>(x.at(1 - W), begin);
   const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
+  if (!kPlain) {
+    wait_for_previous(); // which found the masks
+  }
   if (segments || (begin == 0 && p.initial_state.data)) {
     see_state(p, b, d, begin, taps);
   }
@@ -367,15 +461,15 @@ struct Forward {
   Tensor masks;
 
   template <typename Kernel, typename... Extra>
-  void launch(Kernel kernel, int64_t threads, const Extra&... extra) const {
+  void launch(Kernel kernel, bool overlap, int64_t threads, const Extra&... extra) const {
     const ForwardParams<scalar_t> p{
         view<const scalar_t>(args.input),
         view<const scalar_t>(args.initial_state),
         view<scalar_t>(output),
         view<scalar_t>(final_state),
-        {args.weight, args.bias},
+        {args.weight, args.bias, args.silu ? Silu<scalar_t>::kScale : at::opmath_type<scalar_t>(1)},
         Sequences(args, last),
-        view_masks(masks),
+        view_masks(args, masks),
         args.input.size(1),
         args.input.size(2),
         args.weight.size(1),
@@ -384,8 +478,7 @@ struct Forward {
     const bool apart = final_state.defined() && (masks.defined() || by_output() || p.time == 0);
     const auto blocks = p.blocks + (apart ? ceil_div(final_state.numel(), kThreads) : 0);
     if (blocks > 0) {
-      kernel<<<blocks, kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(p, extra...);
-      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined(), p, extra...);
     }
   }
 
@@ -394,7 +487,20 @@ struct Forward {
   }
 
   void run_by_output() const {
-    launch(forward_outputs<scalar_t>, output.numel(), output.numel(), contiguous_along(args.input, 2));
+    launch(forward_outputs<scalar_t>, false, output.numel(), output.numel(), contiguous_along(args.input, 2));
+  }
+
+  // Rows of aligned vectors.
+  template <int W, int kCount>
+  void run_rows() const {
+    const auto& x = args.input;
+    const RowChunks chunks(
+        x.size(0), x.size(1), x.size(2), Row<scalar_t>::kSpan, kCount, true, Row<scalar_t>::kVec);
+    launch(
+        masks.defined() ? forward_rows<scalar_t, W, true, kCount> : forward_rows<scalar_t, W, false, kCount>,
+        true,
+        chunks.warps * kLanes,
+        chunks);
   }
 
   template <int W>
@@ -402,12 +508,13 @@ struct Forward {
     using row_t = Row<scalar_t>;
     const auto batch = args.input.size(0), channels = args.input.size(1), time = args.input.size(2);
     if (time >= row_t::kVec && contiguous_along(args.input, 2) && contiguous_along(output, 2)) {
+      if (aligned_rows(output) && aligned_rows(args.input) && time % row_t::kVec == 0 &&
+          !(args.cu_seqlens.defined() && args.initial_state.defined())) {
+        return time <= 2 * row_t::kSpan ? run_rows<W, 2>() : run_rows<W, kChunk>();
+      }
       const bool aligned = masks.defined() || aligned_rows(output);
       const RowChunks chunks(batch, channels, time, row_t::kSpan, kSpans<scalar_t>, aligned, row_t::kVec);
-      const bool plain =
-          !masks.defined() && aligned && aligned_rows(args.input) && time % row_t::kVec == 0;
-      launch(
-          plain ? forward_rows<scalar_t, W, true> : forward_rows<scalar_t, W, false>, chunks.warps * kLanes, chunks);
+      launch(forward_any_rows<scalar_t, W>, false, chunks.warps * kLanes, chunks);
     } else {
       const Stretches stretches(batch, ceil_div(channels, kChannels<scalar_t>), time, kStretch);
       const bool aligned = aligned_columns(args.input) && aligned_columns(output);
@@ -415,6 +522,7 @@ struct Forward {
           !aligned              ? forward_columns<scalar_t, W, false, false>
               : masks.defined() ? forward_columns<scalar_t, W, true, false>
                                 : forward_columns<scalar_t, W, true, true>,
+          true,
           stretches.count,
           stretches);
     }

@@ -123,6 +123,26 @@ struct Window {
     }
   }
 
+  // The same at a pointer to a vector; of the vectors before it, those up to `reach` back.
+  __device__ void load(const scalar_t* from, int reach) {
+    own = load_vector<scalar_t, kVec>(from);
+#pragma unroll
+    for (int q = 1; q <= kBefore; ++q) {
+      if (q < kBefore) {
+        before[q - 1] = reach >= q ? load_vector<scalar_t, kVec>(from - q * kVec) : vector_t{};
+      } else {
+        Vector<scalar_t, kLoaded> last{};
+        if (reach >= q) {
+          last = load_vector<scalar_t, kLoaded>(from - (q - 1) * kVec - kLoaded);
+        }
+#pragma unroll
+        for (int i = 0; i < last.kWords; ++i) {
+          before[q - 1].words[i + own.kWords - last.kWords] = last.words[i];
+        }
+      }
+    }
+  }
+
   // The same for any t and any row.
   __device__ void load(const Row<scalar_t>& row, int64_t t) {
     own = row.load(t);
@@ -145,6 +165,49 @@ struct Window {
       inputs[W - 1 + j] = own.widen(j);
     }
     return inputs;
+  }
+};
+
+// What precedes the vectors of a warp that goes through a row span by span: in the words of the lanes before, which for
+// the first lanes are the last ones a span ago.
+template <typename scalar_t, int W>
+struct Preceding {
+  using row_t = Row<scalar_t>;
+  using vector_t = typename row_t::vector_t;
+  static constexpr int kPerWord = vector_t::kPerWord;
+  static constexpr int kWords = vector_t::kWords;
+  static constexpr int kNeeded = (W - 1 + kPerWord - 1) / kPerWord; // words before a vector
+  unsigned last[kNeeded > 0 ? kNeeded : 1]; // for the first lanes; the nearest first
+
+  // Those before position t of the row.
+  __device__ Preceding(const row_t& row, int64_t t) {
+    vector_t vector;
+#pragma unroll
+    for (int i = 0; i < kNeeded; ++i) {
+      const int lanes = 1 + i / kWords;
+      if (i % kWords == 0) {
+        vector = {};
+        if (static_cast<int>(threadIdx.x % kLanes) < lanes && (t > 0 || row.state)) {
+          vector = row.load(t + (static_cast<int>(threadIdx.x % kLanes) - lanes) * row_t::kVec);
+        }
+      }
+      last[i] = vector.words[kWords - 1 - i % kWords];
+    }
+  }
+
+  // With what precedes it, the lane's vector of the next span.
+  __device__ Window<scalar_t, W> window(const vector_t& own) {
+    const int lane = threadIdx.x % kLanes;
+    Window<scalar_t, W> window;
+    window.own = own;
+#pragma unroll
+    for (int i = 0; i < kNeeded; ++i) {
+      const int lanes = 1 + i / kWords, word = kWords - 1 - i % kWords;
+      const auto got = __shfl_sync(kEveryLane, own.words[word], (lane - lanes) & (kLanes - 1));
+      window.before[lanes - 1].words[word] = lane < lanes ? last[i] : got;
+      last[i] = got;
+    }
+    return window;
   }
 };
 
@@ -179,14 +242,9 @@ __device__ void store_masked(scalar_t* row, int64_t size, int64_t t, const Vecto
   }
 }
 
-// The sums before SiLU of the outputs t.., of which some do not see all of their taps. `params`: the parameters of
-// either pass.
-template <typename scalar_t, int W, typename Params, typename acc_t, int kVec, int kInputs>
+// The sums before SiLU of outputs of which some do not see all of their taps.
+template <typename scalar_t, int W, typename acc_t, int kVec, int kInputs>
 __device__ Values<acc_t, kVec> masked_sums(
-    const Params& p,
-    int64_t b,
-    int64_t d,
-    int64_t t,
     const Vector<uint8_t, kVec>& masks,
     const Values<acc_t, W>& weight,
     acc_t bias,
@@ -200,8 +258,14 @@ __device__ Values<acc_t, kVec> masked_sums(
       sums[j] = multiply_add(weight[k], masks.bits(j) >> k & 1 ? inputs[j + k] : acc_t(0), sums[j]);
     }
   }
+  return sums;
+}
+
+// Puts the sums of those outputs t.. that see an initial state of cu_seqlens: few, so one by one. `params`: the
+// parameters of either pass.
+template <typename scalar_t, int W, typename Params, typename acc_t, int kVec>
+__device__ void see_states(const Params& p, int64_t b, int64_t d, int64_t t, Values<acc_t, kVec>& sums) {
   if (p.sequences.cu_seqlens.data && p.initial_state.data && t >= 0 && t < p.time) {
-    // Those that see an initial state: few, so one by one.
     const Source<scalar_t> source{p.input, p.initial_state};
     auto segment = p.sequences.find(b, t);
 #pragma unroll 1
@@ -212,7 +276,6 @@ __device__ Values<acc_t, kVec> masked_sums(
       }
     }
   }
-  return sums;
 }
 
 // How warps divide the rows of a tensor: each takes a chunk of some spans of one row.
@@ -231,9 +294,11 @@ struct RowChunks {
         row_divisor(per_row, warps),
         batch_divisor(channels, batch * channels) {}
 
-  // The chunk of this thread's warp, or false.
+  // The chunk of this thread's warp, or false. Asked for again, it need not be kept in registers meanwhile.
   __device__ bool find(int64_t& b, int64_t& d, int64_t& chunk) const {
-    const auto warp = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+    int thread = threadIdx.x;
+    settle(thread);
+    const auto warp = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
     if (warp >= warps) {
       return false;
     }

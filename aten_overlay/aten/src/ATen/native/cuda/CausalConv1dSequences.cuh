@@ -13,6 +13,9 @@ namespace at::native {
 
 namespace {
 
+// Positions of a bit in each word of TapMasks::straight.
+constexpr int64_t kMaskTile = 256;
+
 // A stretch of one row of the input that has a state of its own.
 struct Segment {
   int64_t state = 0; // row of the states
@@ -144,19 +147,50 @@ struct Source {
 };
 
 // A byte for each position: bit k says whether tap k of the output there is an input of its own
-// sequence. Found once for all channels; positions beyond the row's end have none.
+// sequence. Found once for all channels; positions beyond the row's end have none. The kernels that read them may begin
+// before they are found: so the loads are plain ones, which stay behind wait_for_previous().
 struct TapMasks {
   const uint8_t* data = nullptr; // null where rows are not divided
   int64_t pitch = 0; // of a row, in bytes
+  const unsigned* straight = nullptr; // a bit for every 8 positions: whether all taps of those in the row count
 
   // The masks of kSize positions from t on, which is a multiple of kSize.
   template <int kSize>
   __device__ Vector<uint8_t, kSize> load(int64_t b, int64_t t) const {
-    return t < pitch ? load_vector<uint8_t, kSize>(data + b * pitch + t) : Vector<uint8_t, kSize>{};
+    using vector_t = Vector<uint8_t, kSize>;
+    const auto* from = data + b * pitch + t;
+    if (t >= pitch) {
+      return {};
+    }
+    if constexpr (kSize < alignof(vector_t)) {
+      static_assert(kSize == 1);
+      return {*from};
+    } else {
+      return *reinterpret_cast<const vector_t*>(from);
+    }
   }
 
   __device__ unsigned load(int64_t b, int64_t t) const {
-    return __ldg(data + b * pitch + t);
+    return data[b * pitch + t];
+  }
+
+  // Which lanes' vectors of kVec positions from t on, a multiple of kVec * kLanes, are straight; all beyond the end.
+  template <int kVec>
+  __device__ unsigned straight_lanes(int64_t b, int64_t t) const {
+    static_assert(kVec == 4 || kVec == 8);
+    if (t >= pitch) {
+      return kEveryLane;
+    }
+    auto word = straight[(b * pitch + t) / kMaskTile];
+    if constexpr (kVec == 4) { // a bit for two lanes
+      word = t % kMaskTile == 0 ? word & 0xffff : word >> 16;
+      word = (word | word << 8) & 0x00ff00ff;
+      word = (word | word << 4) & 0x0f0f0f0f;
+      word = (word | word << 2) & 0x33333333;
+      word = (word | word << 1) & 0x55555555;
+      word |= word << 1;
+    }
+    return word;
   }
 };
 
@@ -188,16 +222,17 @@ __device__ bool begins_segment(unsigned mask) {
   return W > 1 && !(mask >> (W > 1 ? W - 2 : 0) & 1);
 }
 
-__global__ void __launch_bounds__(kThreads)
-find_tap_masks(const Sequences sequences, int64_t width, int64_t pitch, int64_t size, uint8_t* masks) {
-  const auto i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= size) {
-    return;
-  }
+// A position a thread, a word of `straight` a block.
+__global__ void __launch_bounds__(kMaskTile)
+find_tap_masks(const Sequences sequences, int64_t width, int64_t pitch, uint8_t* masks, unsigned* straight) {
+  __shared__ unsigned bits[kMaskTile / kLanes];
+  let_next_begin();
+  const auto i = static_cast<int64_t>(blockIdx.x) * kMaskTile + threadIdx.x;
   const auto b = i / pitch, t = i % pitch;
   unsigned mask = 0;
   if (t < sequences.time) {
     const auto segment = sequences.find(b, t);
+#pragma unroll 4
     for (int k = 0; k < width; ++k) {
       const auto s = t - (width - 1) + k;
       const bool own = sequences.seq_idx.data ? sequences.counts(b, t, s) : s >= segment.start;
@@ -205,6 +240,22 @@ find_tap_masks(const Sequences sequences, int64_t width, int64_t pitch, int64_t 
     }
   }
   masks[i] = mask;
+  const auto every = __ballot_sync(kEveryLane, t >= sequences.time || mask == (1u << width) - 1);
+  if (threadIdx.x % kLanes == 0) {
+    unsigned four = 0;
+    for (int j = 0; j < 4; ++j) {
+      four |= (every >> 8 * j & 0xff) == 0xff ? 1u << j : 0u;
+    }
+    bits[threadIdx.x / kLanes] = four;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned word = 0;
+    for (int j = 0; j < kMaskTile / kLanes; ++j) {
+      word |= bits[j] << 4 * j;
+    }
+    straight[blockIdx.x] = word;
+  }
 }
 
 // The last position of each row of seq_idx that is not padding, or -1.
@@ -245,24 +296,37 @@ inline Tensor last_positions(const CausalConv1dArgs& args, const Tensor& final_s
   return last;
 }
 
-// The tap masks of a divided call as a tensor [B, pitch], else an undefined one.
+// The tap masks of a divided call as a tensor, else an undefined one: [B, pitch] bytes, and the words of `straight`.
 inline Tensor tap_masks(const CausalConv1dArgs& args) {
   if ((!args.seq_idx.defined() && !args.cu_seqlens.defined()) || args.weight.size(1) > kMaxWidth ||
       args.input.scalar_type() == kDouble) {
     return {};
   }
-  const auto pitch = ceil_div(args.input.size(2), 8) * 8; // the most positions of a vector
-  auto masks = at::empty({args.input.size(0), pitch}, args.input.options().dtype(kByte));
+  const auto batch = args.input.size(0), tiles = ceil_div(args.input.size(2), kMaskTile);
+  auto masks = at::empty(
+      {batch * tiles, kMaskTile + static_cast<int64_t>(sizeof(unsigned))}, args.input.options().dtype(kByte));
   if (masks.numel() > 0) {
-    find_tap_masks<<<ceil_div(masks.numel(), kThreads), kThreads, 0, c10::cuda::getCurrentCUDAStream()>>>(
-        Sequences(args, {}), args.weight.size(1), pitch, masks.numel(), masks.mutable_data_ptr<uint8_t>());
+    auto* data = masks.mutable_data_ptr<uint8_t>();
+    find_tap_masks<<<batch * tiles, kMaskTile, 0, c10::cuda::getCurrentCUDAStream()>>>(
+        Sequences(args, {}),
+        args.weight.size(1),
+        tiles * kMaskTile,
+        data,
+        reinterpret_cast<unsigned*>(data + batch * tiles * kMaskTile));
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }
   return masks;
 }
 
-inline TapMasks view_masks(const Tensor& masks) {
-  return masks.defined() ? TapMasks{masks.const_data_ptr<uint8_t>(), masks.size(1)} : TapMasks{};
+inline TapMasks view_masks(const CausalConv1dArgs& args, const Tensor& masks) {
+  if (!masks.defined()) {
+    return {};
+  }
+  const auto* data = masks.const_data_ptr<uint8_t>();
+  return {
+      data,
+      ceil_div(args.input.size(2), kMaskTile) * kMaskTile,
+      reinterpret_cast<const unsigned*>(data + masks.size(0) * kMaskTile)};
 }
 
 } // namespace

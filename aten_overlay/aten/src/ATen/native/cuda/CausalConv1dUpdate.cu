@@ -196,7 +196,8 @@ bool is_dense(const CausalConv1dUpdateArgs& args, const Tensor& output, const Pa
 
 template <typename scalar_t>
 void launch(const CausalConv1dUpdateArgs& args, const Tensor& output) {
-  const Parameters<scalar_t> parameters(args.weight, args.bias);
+  const Parameters<scalar_t> parameters(
+      args.weight, args.bias, args.silu ? Silu<scalar_t>::kScale : at::opmath_type<scalar_t>(1));
   const UpdateParams<scalar_t> p{
       view<const scalar_t>(args.input),
       view<scalar_t>(args.state),

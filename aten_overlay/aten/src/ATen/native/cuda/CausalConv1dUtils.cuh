@@ -12,6 +12,7 @@
 #include <ATen/native/CausalConv1d.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/BFloat16.h>
@@ -52,6 +53,10 @@ __device__ inline void settle(float& value) {
 
 __device__ inline void settle(double& value) {
   asm volatile("" : "+d"(value));
+}
+
+__device__ inline void settle(int& value) {
+  asm volatile("" : "+r"(value));
 }
 
 template <typename T, int kSize>
@@ -233,7 +238,8 @@ __device__ void load_dense(const scalar_t* from, Values<at::opmath_type<scalar_t
   }
 }
 
-// weight [D, W] and bias [D], of the input's dtype or of the arithmetic type, read as the latter.
+// weight [D, W] and bias [D], of the input's dtype or of the arithmetic type, read as the latter and multiplied by a
+// scale: see Silu.
 template <typename scalar_t>
 struct Parameters {
   using acc_t = at::opmath_type<scalar_t>;
@@ -245,8 +251,9 @@ struct Parameters {
   bool has_bias;
   bool narrow;
   bool dense; // both contiguous, from a multiple of 16 bytes on
+  acc_t scale;
 
-  Parameters(const Tensor& weight, const Tensor& bias)
+  Parameters(const Tensor& weight, const Tensor& bias, acc_t scale)
       : weight(weight.const_data_ptr()),
         bias((bias.defined() ? bias : weight).const_data_ptr()),
         weight_channel(weight.stride(0)),
@@ -254,11 +261,13 @@ struct Parameters {
         bias_channel(bias.defined() ? bias.stride(0) : 0),
         has_bias(bias.defined()),
         narrow(weight.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value),
-        dense(is_dense(weight) && (!bias.defined() || is_dense(bias))) {}
+        dense(is_dense(weight) && (!bias.defined() || is_dense(bias))),
+        scale(scale) {}
 
   __device__ acc_t get(const void* data, int64_t offset) const {
-    return narrow ? static_cast<acc_t>(load_element(static_cast<const scalar_t*>(data) + offset))
-                  : load_element(static_cast<const acc_t*>(data) + offset);
+    const auto value = narrow ? static_cast<acc_t>(load_element(static_cast<const scalar_t*>(data) + offset))
+                              : load_element(static_cast<const acc_t*>(data) + offset);
+    return value * scale;
   }
 
   __device__ acc_t tap(int64_t d, int64_t k) const {
@@ -284,11 +293,11 @@ struct Parameters {
       }
 #pragma unroll
       for (int k = 0; k < W; ++k) {
-        taps[k] = static_cast<acc_t>(loaded[k]);
+        taps[k] = static_cast<acc_t>(loaded[k]) * scale;
       }
       offset = static_cast<acc_t>(last);
       settle(offset);
-      offset = has_bias ? offset : acc_t(0);
+      offset = has_bias ? offset * scale : acc_t(0);
     });
   }
 
@@ -301,10 +310,15 @@ struct Parameters {
       if (has_bias) {
         native::load_dense<param_t>(static_cast<const param_t*>(bias) + d, offsets);
       } else {
+        offsets = {};
+      }
 #pragma unroll
-        for (int c = 0; c < kCount; ++c) {
-          offsets[c] = 0;
-        }
+      for (int i = 0; i < kCount * W; ++i) {
+        taps[i] *= scale;
+      }
+#pragma unroll
+      for (int c = 0; c < kCount; ++c) {
+        offsets[c] *= scale;
       }
     });
   }
@@ -358,17 +372,33 @@ __device__ inline double multiply_add(double a, double b, double c) {
 }
 
 // z / (1 + exp(-z)) and its derivative, without a branch and such that infinities and NaN go through as in
-// torch.nn.functional.silu.
+// torch.nn.functional.silu. Both take z multiplied by a scale, which comes with the weights for nothing and saves
+// instructions where the arithmetic is more precise than the type.
 template <typename scalar_t>
 struct Silu {
   using acc_t = at::opmath_type<scalar_t>;
+  static constexpr bool kFast = sizeof(scalar_t) == 2;
+  static constexpr acc_t kLog2E = 1.4426950408889634;
+  static constexpr acc_t kScale = kFast ? 0.25 : 1;
+  static constexpr acc_t kSlopeScale = kFast ? -kLog2E : 1;
 
+  // Of values z * kScale.
   template <int kSize>
   static __device__ Values<acc_t, kSize> silu(const Values<acc_t, kSize>& z) {
-    auto y = reciprocals(z);
+    Values<acc_t, kSize> y;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      y[i] *= acc_t(0.25) * z[i];
+      // The error of the approximate instructions (relatively 2^-18) is far below half an ulp of these types.
+      if constexpr (kFast) {
+        y[i] = exp2_approximate(multiply_add(z[i], -4 * kLog2E, acc_t(-2))) + acc_t(0.25);
+      } else {
+        y[i] = multiply_add(exp(-z[i]), acc_t(0.25), acc_t(0.25));
+      }
+    }
+    y = reciprocals(y);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      y[i] *= kFast ? z[i] : acc_t(0.25) * z[i];
     }
     return y;
   }
@@ -377,39 +407,42 @@ struct Silu {
     return silu(Values<acc_t, 1>{{z}})[0];
   }
 
-  static __device__ acc_t slope(acc_t z) {
-    return slopes(Values<acc_t, 1>{{z}})[0];
-  }
-
-  // The derivatives of silu.
+  // grad * the derivative / kSlopeScale, of values z * kSlopeScale.
   template <int kSize>
-  static __device__ Values<acc_t, kSize> slopes(const Values<acc_t, kSize>& z) {
-    auto s = reciprocals(z);
+  static __device__ Values<acc_t, kSize> times_slopes(Values<acc_t, kSize> grad, const Values<acc_t, kSize>& z) {
+    // With s = 1 / (1 + exp(-z)) the derivative is s * (1 + z * (1 - s)).
+    Values<acc_t, kSize> s;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      s[i] *= acc_t(0.25);
-      s[i] *= multiply_add(z[i], acc_t(1) - s[i], acc_t(1));
+      s[i] = multiply_add(kFast ? exp2_approximate(z[i]) : exp(-z[i]), acc_t(0.25), acc_t(0.25));
     }
-    return s;
+    s = reciprocals(s);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      constexpr acc_t kZ = acc_t(0.25) / (kSlopeScale * kSlopeScale);
+      const auto slope = multiply_add(z[i], multiply_add(s[i], acc_t(-0.25) * kZ, kZ), acc_t(0.25) / kSlopeScale);
+      grad[i] = grad[i] * s[i] * slope;
+    }
+    return grad;
+  }
+
+  static __device__ acc_t times_slope(acc_t grad, acc_t z) {
+    return times_slopes(Values<acc_t, 1>{{grad}}, Values<acc_t, 1>{{z}})[0];
   }
 
  private:
-  // 4 / (1 + exp(-z)). The factor keeps the reciprocals of all finite values of exp(-z) above the smallest normal
-  // number, below which the instruction for them returns 0. In steps, so that the slow instructions of all values are
-  // on their way together.
+  static __device__ acc_t exp2_approximate(acc_t x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(static_cast<float>(x)));
+    return y;
+  }
+
+  // 4 / (1 + exp(-z)) of a quarter of the divisor: so the reciprocals of all finite values of exp(-z) stay above the
+  // smallest normal number, below which the instruction for them returns 0. In steps, so that the slow instructions
+  // of all values are on their way together.
   template <int kSize>
-  static __device__ Values<acc_t, kSize> reciprocals(const Values<acc_t, kSize>& z) {
-    Values<acc_t, kSize> e, r;
-#pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      if constexpr (sizeof(scalar_t) == 2) {
-        // The error of the approximate instructions (relatively 2^-18) is far below half an ulp of these types.
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e[i]) : "f"(__fmaf_rn(z[i], -1.4426950408889634f, -2.0f)));
-        e[i] += 0.25f;
-      } else {
-        e[i] = multiply_add(exp(-z[i]), acc_t(0.25), acc_t(0.25));
-      }
-    }
+  static __device__ Values<acc_t, kSize> reciprocals(Values<acc_t, kSize> e) {
+    Values<acc_t, kSize> r;
     settle(e);
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
@@ -506,6 +539,43 @@ struct Divisor {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
+}
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, c10::cuda::current_device()));
+  return value;
+}
+
+// Launches on the current stream. With `overlap` the kernel may begin as soon as all blocks of the one before it have
+// called let_next_begin() or ended, and calls wait_for_previous() before it reads what that one writes. (From sm_90 on;
+// elsewhere kernels follow each other.)
+template <typename... Params, typename... Args>
+void launch_kernel(void (*kernel)(Params...), int64_t blocks, int threads, bool overlap, const Args&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  // Before CUDA 12.3 such a launch cannot be captured in a graph.
+  overlap = overlap && CUDART_VERSION >= 12030 && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.stream = c10::cuda::getCurrentCUDAStream();
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  C10_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // Up to this W there are kernels for each one. A compilation that is only a test takes fewer.

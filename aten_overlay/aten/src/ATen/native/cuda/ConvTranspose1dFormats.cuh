@@ -49,15 +49,17 @@ struct TF32Format {
   }
 };
 
-// float32 as the sum of three bfloat16, which have its range and together its 24 bits. Of the nine products of terms
-// the three smallest are below float32's rounding. A non-finite factor gives a non-finite sum, as does one that rounds
-// up beyond the range; numbers so small that a term would be subnormal are looked for.
-struct ExactFormat {
+// float32 as a sum of bfloat16, which have its range. Three together have its 24 bits; of the nine products of terms the
+// three smallest are below float32's rounding. A non-finite factor gives a non-finite sum, as does one that rounds up
+// beyond the range; numbers so small that a term would be subnormal are looked for. Two have more bits than TF32, where
+// tensor cores do not take TF32 in the order in which factors lie.
+template <int kTerms>
+struct SplitFormat {
   using scalar_t = float;
   static constexpr Element kElement = Element::BFloat16;
-  static constexpr int kPlanes = 3;
+  static constexpr int kPlanes = kTerms;
   static constexpr int kBlock = 8;
-  static constexpr bool kExact = true;
+  static constexpr bool kExact = kTerms == 3;
 
   static __device__ void split(const float (&values)[kBlock], uint32_t (&words)[kPlanes][4]) {
 #pragma unroll
@@ -74,16 +76,22 @@ struct ExactFormat {
   }
 };
 
+using ExactFormat = SplitFormat<3>;
+using TwoTermFormat = SplitFormat<2>;
+
 // The products of planes (of the weight, of the source), small ones first.
 template <typename Format>
 struct Products {
-  static constexpr int kCount = Format::kExact ? 6 : 1;
+  static constexpr int kCount = Format::kPlanes * (Format::kPlanes + 1) / 2;
+  static_assert(Format::kPlanes <= 3);
 
   static constexpr __host__ __device__ int weight_plane(int i) {
-    return Format::kExact ? (i == 0 ? 2 : i == 1 ? 1 : i == 2 ? 0 : i == 3 ? 1 : 0) : 0;
+    constexpr int kOfThree[] = {2, 1, 0, 1, 0, 0}, kOfTwo[] = {1, 0, 0};
+    return Format::kPlanes == 3 ? kOfThree[i] : Format::kPlanes == 2 ? kOfTwo[i] : 0;
   }
   static constexpr __host__ __device__ int source_plane(int i) {
-    return Format::kExact ? (i == 0 ? 0 : i == 1 ? 1 : i == 2 ? 2 : i == 3 ? 0 : i == 4 ? 1 : 0) : 0;
+    constexpr int kOfThree[] = {0, 1, 2, 0, 1, 0}, kOfTwo[] = {0, 1, 0};
+    return Format::kPlanes == 3 ? kOfThree[i] : Format::kPlanes == 2 ? kOfTwo[i] : 0;
   }
 };
 

@@ -1,4 +1,4 @@
-// conv_transpose1d's plain kernel: any Problem, each output a chain of float32 multiply-adds.
+// conv_transpose1d's plain kernel: any Problem, each output by float32 multiply-adds.
 #pragma once
 
 #include <ATen/native/cuda/ConvTranspose1dProblem.h>
@@ -39,6 +39,10 @@ struct Tensors {
   scalar_t* out;
 };
 
+// Terms that are added up in a chain; the chains' sums are added up in another. A single chain of many terms would be less
+// accurate than the products of matrices are.
+constexpr int kChain = 16;
+
 // The sums for kRows channels from `row` on, of which `rows` exist.
 template <int kRows, typename scalar_t>
 __device__ void plain_sums(
@@ -54,6 +58,16 @@ __device__ void plain_sums(
   const auto* source = t.source + (n * p.groups + group) * p.channels * p.length;
   const auto* weight = t.weight + group * p.weight_group() + row * p.weight_row;
   const auto start = p.position_stride * column + p.base + p.phase_offset(phase);
+  float chain[kRows] = {};
+  int terms = 0;
+  const auto end_chain = [&] {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      sums[i] += chain[i];
+      chain[i] = 0;
+    }
+    terms = 0;
+  };
   for (int64_t channel = 0; channel < p.channels; ++channel) {
     for (int64_t klass = 0; klass < p.classes; ++klass) {
       const auto first = p.first_tap(phase, klass);
@@ -68,12 +82,16 @@ __device__ void plain_sums(
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           if (i < rows) {
-            sums[i] = __fmaf_rn(x, widen(w[i * p.weight_row]), sums[i]);
+            chain[i] = __fmaf_rn(x, widen(w[i * p.weight_row]), chain[i]);
           }
+        }
+        if (++terms == kChain) {
+          end_chain();
         }
       }
     }
   }
+  end_chain();
 }
 
 constexpr int kPlainThreads = 256;
