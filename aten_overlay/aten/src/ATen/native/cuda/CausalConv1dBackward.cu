@@ -256,10 +256,9 @@ struct Backward {
     const RowChunks chunks(
         batch(), channels(), time(), row_t::kSpan, whole ? row_spans<row_t>() : kSpans, aligned, row_t::kVec);
     const auto partials = empty_partials(batch() * chunks.per_row);
-    const auto kernel = !whole ? backward_any_rows<scalar_t, W>
-        : masks.defined()      ? backward_rows<scalar_t, W, RowKind::kPacked>
-        : states               ? backward_rows<scalar_t, W, RowKind::kStates>
-                               : backward_rows<scalar_t, W, RowKind::kPlain>;
+    const auto kernel = !whole   ? backward_any_rows<scalar_t, W>
+        : masks.defined() || states ? backward_rows<scalar_t, W, true>
+                                    : backward_rows<scalar_t, W, false>;
     const auto p = params(partials, ceil_div(chunks.warps * kLanes, kThreads));
     launch(kernel, whole, args.cu_seqlens.defined(), p, chunks);
     reduce(partials);
@@ -277,15 +276,20 @@ struct Backward {
     return device_attribute(cudaDevAttrMultiProcessorCount);
   }
 
-  // Positions of a warp: those that keep the multiprocessors busy the shortest, for `rows` that are divided alike.
+  // Positions of a warp, for `rows` that are divided alike: those with the least work for a multiprocessor and the
+  // least time, half a stretch, in which some have ended and others not.
   int64_t stretch(int64_t rows) const {
-    constexpr int64_t kOverhead = 12; // what else a warp does, in positions
+    constexpr int64_t kOverhead = 6; // what else a warp does, in positions
     const auto slots = multiprocessors() * kColumnBlocks;
-    int64_t best = kSlots, shortest = std::numeric_limits<int64_t>::max();
-    for (int64_t steps = kSlots; steps <= kLongStretch; steps += kSlots) {
-      const auto waves = ceil_div(rows * ceil_div(time(), kWarps * steps), slots);
-      if (waves * (steps + kOverhead) < shortest) {
-        shortest = waves * (steps + kOverhead);
+    // With the W-1 positions behind it a stretch consists of whole batches; none but the first sees the initial state.
+    static_assert(2 * kBatch >= kMaxWidth - 1);
+    const auto least = 3 * kBatch - (width() - 1) % kBatch;
+    int64_t best = least, shortest = std::numeric_limits<int64_t>::max();
+    for (int64_t steps = least; steps <= kLongStretch; steps += kBatch) {
+      const auto stretches = rows * ceil_div(time(), kWarps * steps);
+      const auto duration = stretches * (steps + kOverhead) + slots * steps / 2;
+      if (duration < shortest) {
+        shortest = duration;
         best = steps;
       }
     }

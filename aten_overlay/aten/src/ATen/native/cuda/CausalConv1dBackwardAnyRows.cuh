@@ -37,6 +37,49 @@ __device__ void add_state_sums(
   }
 }
 
+// Writes the gradient of a row's initial state. Its places are the positions before the first: what the last lane's
+// `carry` reaches, the dz from the row's start on; unless they do not begin there.
+template <int W, typename scalar_t, typename acc_t>
+__device__ __noinline__ void write_row_state_grad(
+    const BackwardParams<scalar_t>& p,
+    int64_t b,
+    int64_t d,
+    bool elsewhere,
+    Values<acc_t, W> weight,
+    Values<acc_t, W - 1> carry) {
+  const int lane = threadIdx.x % kLanes;
+  acc_t value = 0;
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) {
+    acc_t sum = 0;
+#pragma unroll
+    for (int k = 0; k <= j; ++k) {
+      const auto first_dz = __shfl_sync(kEveryLane, carry[j - k], kLanes - 1);
+      const bool own = j - k < p.time && (!p.masks.data || p.masks.load(b, j - k) >> k & 1);
+      sum = multiply_add(weight[k], own ? first_dz : acc_t(0), sum);
+    }
+    value = lane == j ? sum : value;
+  }
+  if (lane < W - 1) {
+    if (elsewhere) {
+      value = first_inputs_grad(p, {b, 0, p.time}, b, d, lane);
+    }
+    write_initial_state_grad(p, {b, 0, p.time}, b, d, lane, value);
+  }
+}
+
+// What the final state of a row passes on to the vector at t.
+template <int W, typename scalar_t, typename acc_t, int kVec>
+__device__ void add_row_final_grad(
+    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t, Values<acc_t, kVec>& dx) {
+  const auto first = p.time - (W - 1) - t; // the element that place 0 holds
+#pragma unroll 1
+  for (int j = max(max(first, -t), int64_t(0)); j < min(int64_t(kVec), p.time - t); ++j) {
+    const auto grad = static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, j - first)));
+    set_element(dx, j, get_element(dx, j) + grad);
+  }
+}
+
 template <typename scalar_t, int W>
 __global__ void __launch_bounds__(kThreads, 4)
 backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {

@@ -8,9 +8,10 @@ namespace at::native {
 
 namespace {
 
-// Positions on their way; warps of a block, one behind the other in time; blocks of a multiprocessor; the most
-// positions of a warp.
-constexpr int kSlots = 8;
+// Positions that are read and computed at once, and such batches on their way; warps of a block, one behind the other in
+// time; blocks of a multiprocessor; the most positions of a warp.
+constexpr int kBatch = 4;
+constexpr int kBatches = 2;
 constexpr int kWarps = 4;
 constexpr int kColumnBlocks = 4;
 constexpr int64_t kLongStretch = 512;
@@ -111,6 +112,7 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
     write_initial_state_grads(p);
     return;
   }
+  let_next_begin();
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   int64_t unit, b, stretch, group;
   stretches.find(blockIdx.x, unit, b, stretch, group);
@@ -126,33 +128,34 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
     Column<scalar_t, kAligned> grad_in(p.grad_input, b, d, p.channels, begin);
     const auto before = x.at(1 - W);
 
-    __shared__ vector_t x_ring[kAligned ? kSlots : 1][kWarps * kLanes];
-    __shared__ vector_t grad_ring[kAligned ? kSlots : 1][kWarps * kLanes];
-    // What position i reads, asked for kSlots - 1 positions before.
-    const auto fetch = [&](int i, bool exists) {
+    __shared__ vector_t x_ring[kAligned ? kBatches : 1][kBatch][kWarps * kLanes];
+    __shared__ vector_t grad_ring[kAligned ? kBatches : 1][kBatch][kWarps * kLanes];
+    const auto fetch = [&](int slot, int j) {
+      load_async(&x_ring[slot][j][threadIdx.x], x.data);
+      load_async(&grad_ring[slot][j][threadIdx.x], grad_out.data);
+      x.data += x.time;
+      grad_out.data += grad_out.time;
+    };
+    // Asks for the batch that begins at position i.
+    const auto fetch_batch = [&](int slot, int i) {
       if constexpr (kAligned) {
-        if (exists) {
-          load_async(&x_ring[i % kSlots][threadIdx.x], x.data);
-          load_async(&grad_ring[i % kSlots][threadIdx.x], grad_out.data);
-          x.data += x.time;
-          grad_out.data += grad_out.time;
+        if (i + kBatch <= reach) {
+#pragma unroll
+          for (int j = 0; j < kBatch; ++j) {
+            fetch(slot, j);
+          }
+        } else {
+#pragma unroll 1
+          for (int j = 0; i + j < reach; ++j) {
+            fetch(slot, j);
+          }
         }
         end_group();
       }
     };
-    const auto next = [&](int i, vector_t& x_vector, vector_t& grad_vector) {
-      if constexpr (kAligned) {
-        wait_for_groups<kSlots - 2>();
-        x_vector = x_ring[i % kSlots][threadIdx.x];
-        grad_vector = grad_ring[i % kSlots][threadIdx.x];
-      } else {
-        x_vector = x.load_next();
-        grad_vector = grad_out.load_next();
-      }
-    };
 #pragma unroll
-    for (int i = 0; i < kSlots - 1; ++i) {
-      fetch(i, i < reach);
+    for (int n = 0; n < kBatches; ++n) {
+      fetch_batch(n, n * kBatch);
     }
     auto taps = preceding_taps<W>(before, begin);
     wait_for_previous(); // which found the masks, if there are any
@@ -169,36 +172,50 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
     };
     // The first position that the final state holds.
     const int ending = p.grad_final_state.data ? min(p.time - (W - 1) - begin, int64_t(size)) : size;
-    const int last_start = kAligned ? min(size, ending + W - 1) - kSlots : -1;
+    const int last_start = kAligned ? min(reach, min(size, ending) + W - 1) - kBatch : -1;
 
-    int i = 0; // position in the stretch
+    int slot = 0; // of the batch that position i belongs to
 #pragma unroll 1
-    while (i < size + W - 1) {
-      // The straight way: kSlots positions, of which every tap counts, as of the outputs before.
-      if (i <= last_start && i % kSlots == 0 &&
-          (!packed || (straight() && every_tap<W>(p.masks.template load<kSlots>(b, begin + i))))) {
+    for (int i = 0; i < size + W - 1;) { // position in the stretch
+      wait_for_groups<kBatches - 1>();
+      // The straight way: kBatch positions, of which every tap counts, as of the outputs before.
+      if (i <= last_start && i % kBatch == 0 &&
+          (!packed || (straight() && p.masks.straight_positions(b, begin + i, kBatch)))) {
+        const auto compute = [&](auto within) { // nothing before the stretch is written, nothing behind it summed up
 #pragma unroll
-        for (int j = 0; j < kSlots; ++j) {
-          vector_t x_vector, grad_vector;
-          next(j, x_vector, grad_vector);
-          fetch(j + kSlots - 1, i + j + kSlots - 1 < reach);
-          push(taps, x_vector);
-          push_dz<scalar_t>(dz, parameters, taps, grad_vector, p.silu);
-          add_sums(sums, dz[0], taps);
-          if (store && (j >= W - 1 || i > 0)) {
-            grad_in.store_next(narrow<scalar_t>(sum_dz(parameters, dz, [](int) { return true; })));
+          for (int j = 0; j < kBatch; ++j) {
+            push(taps, x_ring[slot][j][threadIdx.x]);
+            push_dz<scalar_t>(dz, parameters, taps, grad_ring[slot][j][threadIdx.x], p.silu);
+            if (within || i + j < size) {
+              add_sums(sums, dz[0], taps);
+            }
+            if (within || (store && i + j >= W - 1)) {
+              grad_in.store_next(narrow<scalar_t>(sum_dz(parameters, dz, [](int) { return true; })));
+            }
           }
+        };
+        if (store && i >= W - 1 && i + kBatch <= size) {
+          compute(std::true_type());
+        } else {
+          compute(std::false_type());
         }
-        i += kSlots;
+        i += kBatch;
+        fetch_batch(slot, i + (kBatches - 1) * kBatch);
+        slot = slot + 1 == kBatches ? 0 : slot + 1;
         continue;
       }
       // Any one position.
       const bool exists = i < reach;
       vector_t x_vector{}, grad_vector{};
       if (exists) {
-        next(i, x_vector, grad_vector);
+        if constexpr (kAligned) {
+          x_vector = x_ring[slot][i % kBatch][threadIdx.x];
+          grad_vector = grad_ring[slot][i % kBatch][threadIdx.x];
+        } else {
+          x_vector = x.load_next();
+          grad_vector = grad_out.load_next();
+        }
       }
-      fetch(i + kSlots - 1, i + kSlots - 1 < reach);
       const unsigned mask = packed && exists ? p.masks.load(b, begin + i) : kEveryTap;
       masks = masks << 8 | mask;
       if (segments && exists && begins_segment<W>(mask)) {
@@ -225,6 +242,10 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
         grad_in.store_next(narrow<scalar_t>(dx));
       }
       ++i;
+      if (i % kBatch == 0) {
+        fetch_batch(slot, i + (kBatches - 1) * kBatch);
+        slot = slot + 1 == kBatches ? 0 : slot + 1;
+      }
     }
   }
   if (p.partials) {

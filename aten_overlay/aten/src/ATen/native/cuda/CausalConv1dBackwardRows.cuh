@@ -8,12 +8,10 @@ namespace at::native {
 
 namespace {
 
-// The most spans of a chunk, so that offsets in it fit into 32 bits; blocks of a multiprocessor.
+// The most spans of a chunk, so that offsets in it fit into 32 bits; spans on their way; blocks of a multiprocessor.
 constexpr int64_t kMostSpans = 1 << 20;
+constexpr int kDepth = 4;
 constexpr int kRowBlocks = 6;
-
-// What backward_rows is compiled for: rows with states, or divided, or neither.
-enum class RowKind { kPlain, kStates, kPacked };
 
 // Writes a warp's sums for the parameters of a channel.
 template <typename scalar_t, typename acc_t, int kSums>
@@ -37,49 +35,6 @@ __device__ void write_row_partials(
   }
 }
 
-// Writes the gradient of a row's initial state. Its places are the positions before the first: what the last lane's
-// `carry` reaches, the dz from the row's start on; unless they do not begin there.
-template <int W, typename scalar_t, typename acc_t>
-__device__ __noinline__ void write_row_state_grad(
-    const BackwardParams<scalar_t>& p,
-    int64_t b,
-    int64_t d,
-    bool elsewhere,
-    Values<acc_t, W> weight,
-    Values<acc_t, W - 1> carry) {
-  const int lane = threadIdx.x % kLanes;
-  acc_t value = 0;
-#pragma unroll
-  for (int j = 0; j < W - 1; ++j) {
-    acc_t sum = 0;
-#pragma unroll
-    for (int k = 0; k <= j; ++k) {
-      const auto first_dz = __shfl_sync(kEveryLane, carry[j - k], kLanes - 1);
-      const bool own = j - k < p.time && (!p.masks.data || p.masks.load(b, j - k) >> k & 1);
-      sum = multiply_add(weight[k], own ? first_dz : acc_t(0), sum);
-    }
-    value = lane == j ? sum : value;
-  }
-  if (lane < W - 1) {
-    if (elsewhere) {
-      value = first_inputs_grad(p, {b, 0, p.time}, b, d, lane);
-    }
-    write_initial_state_grad(p, {b, 0, p.time}, b, d, lane, value);
-  }
-}
-
-// What the final state of a row passes on to the vector at t.
-template <int W, typename scalar_t, typename acc_t, int kVec>
-__device__ void add_row_final_grad(
-    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t, Values<acc_t, kVec>& dx) {
-  const auto first = p.time - (W - 1) - t; // the element that place 0 holds
-#pragma unroll 1
-  for (int j = max(max(first, -t), int64_t(0)); j < min(int64_t(kVec), p.time - t); ++j) {
-    const auto grad = static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, j - first)));
-    set_element(dx, j, get_element(dx, j) + grad);
-  }
-}
-
 // The dz of W-1 positions from t on, one a lane.
 template <typename scalar_t>
 __device__ at::opmath_type<scalar_t> dz_behind(
@@ -88,17 +43,183 @@ __device__ at::opmath_type<scalar_t> dz_behind(
   return threadIdx.x % kLanes < p.width - 1 && t < p.time ? preactivation_grad(p, p.sequences.find(b, t), b, d, t) : 0;
 }
 
-// Rows that consist of aligned vectors. A warp goes through its chunk from the end on, with the next span on its way.
-template <typename scalar_t, int W, RowKind kKind>
-__global__ void __launch_bounds__(kThreads, kKind == RowKind::kPlain && W <= 4 ? kRowBlocks : kRowBlocks - 1)
-backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
-  using acc_t = at::opmath_type<scalar_t>;
+// What a warp reads of the spans on their way to it.
+template <typename scalar_t, int W>
+struct SpanRing {
   using window_t = Window<scalar_t, W>;
   using vector_t = typename window_t::vector_t;
-  constexpr int kVec = window_t::kVec;
+  static constexpr int kBefore = window_t::kBefore;
+  static constexpr int kLoaded = window_t::kLoaded;
+  vector_t own[kDepth][kThreads];
+  vector_t grad[kDepth][kThreads];
+  vector_t before[kBefore > 1 ? kBefore - 1 : 1][kBefore > 1 ? kDepth : 1][kBefore > 1 ? kThreads : 1]; // the nearest first
+  Vector<scalar_t, kLoaded> last[kBefore > 0 ? kDepth : 1][kBefore > 0 ? kThreads : 1]; // of the furthest
+
+  // Asks for a lane's vectors; of those before its own, for those up to `reach` back.
+  __device__ void fetch(int slot, const scalar_t* x, const scalar_t* grad_out, int reach) {
+    load_async(&own[slot][threadIdx.x], x);
+    load_async(&grad[slot][threadIdx.x], grad_out);
+#pragma unroll
+    for (int q = 1; q < kBefore; ++q) {
+      load_async(&before[q - 1][slot][threadIdx.x], x - q * window_t::kVec, reach >= q);
+    }
+    if constexpr (kBefore > 0) {
+      load_async(
+          &last[slot][threadIdx.x], x - (kBefore - 1) * window_t::kVec - kLoaded, reach >= kBefore);
+    }
+  }
+
+  __device__ window_t window(int slot) const {
+    window_t window;
+    window.own = own[slot][threadIdx.x];
+#pragma unroll
+    for (int q = 1; q < kBefore; ++q) {
+      window.before[q - 1] = before[q - 1][slot][threadIdx.x];
+    }
+    if constexpr (kBefore > 0) {
+      const auto part = last[slot][threadIdx.x];
+#pragma unroll
+      for (int i = 0; i < part.kWords; ++i) {
+        window.before[kBefore - 1].words[i + window.own.kWords - part.kWords] = part.words[i];
+      }
+    }
+    return window;
+  }
+
+  __device__ void clear(int slot) {
+    own[slot][threadIdx.x] = {};
+    grad[slot][threadIdx.x] = {};
+#pragma unroll
+    for (int q = 1; q < kBefore; ++q) {
+      before[q - 1][slot][threadIdx.x] = {};
+    }
+    if constexpr (kBefore > 0) {
+      last[slot][threadIdx.x] = {};
+    }
+  }
+};
+
+// Of rows with borders, the vectors that see states, or not all of their taps: a bit for each vector of the span that
+// begins `offset` positions from the row's start.
+template <int W, typename scalar_t>
+__device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, int64_t b, int64_t offset) {
+  constexpr int kVec = Row<scalar_t>::kVec;
+  constexpr int kBehind = Window<scalar_t, W>::kBefore; // vectors behind a vector that its inputs reach
+  constexpr unsigned kReached = (1u << kBehind) - 1;
+  unsigned which = 0;
+  if (p.masks.data) {
+    const auto own = p.masks.template straight_lanes<kVec>(b, offset);
+    const auto behind = p.masks.template straight_lanes<kVec>(b, offset + Row<scalar_t>::kSpan);
+    which = ~own;
+#pragma unroll
+    for (int q = 1; q <= kBehind; ++q) {
+      which |= ~__funnelshift_r(own, behind, q);
+    }
+  }
+  if (p.initial_state.data && offset == 0) {
+    which |= kReached;
+  }
+  const auto left = (p.time - offset) / kVec; // vectors of the row
+  if (p.grad_final_state.data && left > 0 && left < kLanes + kBehind) {
+    const int first = static_cast<int>(left) - kBehind;
+    which |= first >= 0 ? kReached << first : kReached >> -first;
+  }
+  return which;
+}
+
+// Computes those vectors of up to kLanes spans, a position a lane; `which` is that of the span with the lane's number,
+// the first of which begins at `begin`.
+template <int W, typename scalar_t, typename acc_t>
+__device__ void backward_borders(
+    const BackwardParams<scalar_t>& p,
+    int64_t b,
+    int64_t d,
+    int64_t begin,
+    unsigned which,
+    const Values<acc_t, W>& weight,
+    acc_t bias,
+    Values<acc_t, W + 1>& sums) {
+  constexpr int kVec = Row<scalar_t>::kVec;
+  constexpr int kVectors = (kLanes - 2 * (W - 1)) / kVec; // at once, with W-1 positions on either side
+  const int lane = threadIdx.x % kLanes, place = lane - (W - 1);
+  const auto first = begin + place;
+  const auto* x = p.input.at(b, d, first);
+  const auto* grad_out = p.grad_output.at(b, d, first);
+  auto* grad_in = p.grad_input.at(b, d, first);
+  const auto* masks = p.masks.data + b * p.masks.pitch + first;
+  const int low = max(-first, int64_t(0)), high = min(p.time - first, int64_t(kLanes + 1) * Row<scalar_t>::kSpan);
+  auto spans = __ballot_sync(kEveryLane, which != 0);
+#pragma unroll 1
+  for (; spans != 0; spans &= spans - 1) {
+    const int span = __ffs(spans) - 1;
+    auto vectors = __shfl_sync(kEveryLane, which, span);
+#pragma unroll 1
+    while (vectors != 0) {
+      const int vector = __ffs(vectors) - 1;
+      const int t = span * Row<scalar_t>::kSpan + vector * kVec; // from `first` on
+      const bool inside = t >= low && t < high;
+      acc_t input = 0, dz = 0;
+      unsigned mask = 0;
+      if (inside) {
+        input = static_cast<acc_t>(load_element(x + t));
+        dz = static_cast<acc_t>(load_element(grad_out + t));
+        mask = p.masks.data ? masks[t] : (1u << W) - 1;
+      } else if (t < low && p.initial_state.data) {
+        input = static_cast<acc_t>(load_element(p.initial_state.at(b, d, lane)));
+      }
+      Values<acc_t, W> taps;
+      auto z = bias;
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        const auto tap = k == W - 1 ? input : __shfl_sync(kEveryLane, input, (place + k) & (kLanes - 1));
+        taps[k] = mask >> k & 1 ? tap : acc_t(0);
+        z = multiply_add(weight[k], taps[k], z);
+      }
+      if (p.silu) {
+        dz = Silu<scalar_t>::times_slope(dz, z);
+      }
+      dz = mask >> (W - 1) & 1 ? dz : acc_t(0);
+      acc_t dx = 0;
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        const int after = W - 1 - k;
+        const auto seen = mask >> k & 1 ? dz : acc_t(0);
+        const auto from = after == 0 ? seen : __shfl_sync(kEveryLane, seen, (lane + after) & (kLanes - 1));
+        dx = multiply_add(weight[k], from, dx);
+      }
+      if (inside && place >= 0 && place < kVectors * kVec && vectors >> vector >> place / kVec & 1) {
+#pragma unroll
+        for (int k = 0; k < W; ++k) {
+          sums[k] = multiply_add(dz, taps[k], sums[k]);
+        }
+        sums[W] += dz;
+        const auto final_place = first + t - (p.time - (W - 1));
+        if (p.grad_final_state.data && final_place >= 0) {
+          dx += static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, final_place)));
+        }
+        if (p.grad_input.data) {
+          store_element(grad_in + t, static_cast<scalar_t>(dx));
+        }
+      } else if (t < low && p.grad_initial_state.data) {
+        write_initial_state_grad(p, {b, 0, p.time}, b, d, lane, dx);
+      }
+      vectors &= ~(((1u << kVectors) - 1) << vector);
+    }
+  }
+}
+
+// Rows that consist of aligned vectors. A warp goes through its chunk from the end on, with the next spans on their
+// way. kBorders: rows are divided or have states, not both.
+template <typename scalar_t, int W, bool kBorders>
+__global__ void __launch_bounds__(kThreads, !kBorders && W <= 4 ? kRowBlocks : kRowBlocks - 1)
+backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
+  using acc_t = at::opmath_type<scalar_t>;
+  using ring_t = SpanRing<scalar_t, W>;
+  constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kSpan = Row<scalar_t>::kSpan;
-  constexpr int kBehind = window_t::kBefore; // vectors behind a vector that its inputs reach
-  constexpr bool kStates = kKind == RowKind::kStates, kPacked = kKind == RowKind::kPacked;
+  constexpr int kBehind = ring_t::kBefore; // vectors behind a vector that its inputs reach
+  __shared__ ring_t ring;
+  let_next_begin();
   int64_t b, d, chunk;
   if (!chunks.find(b, d, chunk)) {
     return;
@@ -106,56 +227,55 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
   const int lane = threadIdx.x % kLanes;
   const auto begin = chunk * chunks.spans * kSpan, first = begin + lane * kVec;
   const int count = min(int64_t(chunks.spans), ceil_div(p.time - begin, kSpan)); // spans
-  const auto* x = p.input.at(b, d, first);
-  const auto* grad_out = p.grad_output.at(b, d, first);
-  auto* grad_in = p.grad_input.at(b, d, first);
+  // The spans are numbered from the chunk's beginning, and taken kDepth at a time, so that offsets are constants: those
+  // from `group` on, to which the pointers point.
+  int group = (count - 1) / kDepth * kDepth;
+  const auto* x = p.input.at(b, d, first) + group * kSpan;
+  const auto* grad_out = p.grad_output.at(b, d, first) + group * kSpan;
+  auto* grad_in = p.grad_input.at(b, d, first) + group * kSpan;
   settle(x);
   settle(grad_out);
   settle(grad_in);
 
-  // The spans that are stored; that before which there are no inputs, that which sees the initial state, and the first
-  // that the final state reaches, each only if there is one.
+  // The spans that are stored, and that before which there are no inputs, if there is one.
   const bool inside = first + (count - 1) * kSpan < p.time;
   int stores = p.grad_input.data ? (inside ? count : count - 1) : 0;
   int row_start = chunk == 0 ? 0 : -1;
-  int state_start = p.initial_state.data ? row_start : -1;
-  int ending = p.grad_final_state.data ? max(p.time - (W - 1) - begin, int64_t(0)) / kSpan : count;
-  int left = p.time - first; // positions of the row from the lane's first on
   settle(stores);
   settle(row_start);
-  if (kStates) {
-    settle(state_start);
-    settle(ending);
-    settle(left);
-  }
 
   // A lane whose last vector is behind the row's end computes with zeros there.
-  window_t window{};
-  vector_t grad_vector{};
-  const auto fetch = [&](int span) {
-    window.load(x + span * kSpan, span == row_start ? lane : kBehind);
-    grad_vector = load_vector<scalar_t, kVec>(grad_out + span * kSpan);
+  if (!inside) {
+    ring.clear((count - 1) % kDepth);
+  }
+  const auto fetch = [&](int slot, int offset, int group) {
+    ring.fetch(slot, x + offset, grad_out + offset, slot == 0 && group == row_start ? lane : kBehind);
   };
-  if (inside) {
-    fetch(count - 1);
+#pragma unroll
+  for (int i = kDepth - 1; i >= 0; --i) {
+    if (group + i < count) {
+      if (group + i < count - 1 || inside) {
+        fetch(i, i * kSpan, group);
+      }
+      end_group();
+    }
+  }
+#pragma unroll
+  for (int i = kDepth - 1; i >= 0; --i) {
+    if (group + i >= count) {
+      if (group > 0) {
+        fetch(i, (i - kDepth) * kSpan, group - kDepth);
+      }
+      end_group();
+    }
   }
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
-  // Of the states, a place a lane.
-  acc_t state = 0, final_grad = 0;
-  if (kStates && lane < W - 1 && state_start == 0) {
-    state = static_cast<acc_t>(load_element(p.initial_state.at(b, d, lane)));
-  }
-  if (kStates && lane < W - 1 && ending < count) {
-    final_grad = static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, lane)));
-  }
-  // Which vectors see all their taps: of the span with the lane's number, modulo their number, and of that behind.
-  unsigned straight = kEveryLane, straight_behind = kEveryLane;
-  if (kPacked) {
+  if (kBorders && p.masks.data) {
     wait_for_previous(); // which found the masks
-    straight_behind = p.masks.template straight_lanes<kVec>(b, begin + count * kSpan);
   }
+  unsigned borders = 0; // of the span with the lane's number, modulo their number
   Values<acc_t, W + 1> sums{};
   // For the last lanes: the dz behind the span.
   Values<acc_t, W - 1> carry{};
@@ -168,52 +288,32 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
   }
 
 #pragma unroll 1
-  for (int span = count - 1; span >= 0; --span) {
-    auto inputs = window.widen();
-    Values<acc_t, kVec> grad;
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      grad[j] = grad_vector.widen(j);
+  for (; group >= 0; group -= kDepth) {
+    if (kBorders && (group + kDepth >= count || (group + kDepth) % kLanes == 0)) {
+      const int span = group / kLanes * kLanes + lane;
+      borders = span < count ? border_vectors<W>(p, b, begin + span * kSpan) : 0;
     }
-    settle(inputs);
-    settle(grad);
-    if (span > 0) {
-      fetch(span - 1);
-    }
-    if (kStates && span == state_start) {
 #pragma unroll
-      for (int i = 0; i < W - 1; ++i) {
-        const auto value = __shfl_sync(kEveryLane, state, i);
+    for (int i = kDepth - 1; i >= 0; --i) {
+      const int span = group + i;
+      if (span >= count) {
+        continue;
+      }
+      wait_for_groups<kDepth - 1>();
+      auto inputs = ring.window(i).widen();
+      Values<acc_t, kVec> grad;
+      const auto grad_vector = ring.grad[i][threadIdx.x];
 #pragma unroll
-        for (int q = 0; q * kVec <= i; ++q) {
-          inputs[i - q * kVec] = lane == q ? value : inputs[i - q * kVec];
-        }
+      for (int j = 0; j < kVec; ++j) {
+        grad[j] = grad_vector.widen(j);
       }
-    }
-    bool masked = false;
-    Vector<uint8_t, kVec> masks[kBehind + 1]; // of the vector and those behind it
-    if (kPacked) {
-      if (span == count - 1 || span % kLanes == kLanes - 1) {
-        straight = p.masks.template straight_lanes<kVec>(b, begin + (span / kLanes * kLanes + lane) * kSpan);
+      settle(inputs);
+      settle(grad);
+      if (group > 0) {
+        fetch(i, (i - kDepth) * kSpan, group - kDepth);
       }
-      const auto own = __shfl_sync(kEveryLane, straight, span % kLanes);
-      auto every = own;
-#pragma unroll
-      for (int i = 1; i <= kBehind; ++i) {
-        every &= __funnelshift_r(own, straight_behind, i);
-      }
-      straight_behind = own;
-      masked = !(every >> lane & 1);
-    }
-    const auto counts = [&](int j, int k) { return masks[j / kVec].bits(j % kVec) >> k & 1; };
-    Values<acc_t, kVec> z;
-    if (masked) {
-#pragma unroll
-      for (int i = 0; i <= kBehind; ++i) {
-        masks[i] = p.masks.template load<kVec>(b, begin + span * kSpan + (lane + i) * kVec);
-      }
-      z = masked_sums<scalar_t, W>(masks[0], weight, bias, inputs);
-    } else {
+      end_group();
+      Values<acc_t, kVec> z;
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
         z[j] = bias;
@@ -222,72 +322,51 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
           z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
         }
       }
-    }
-    if (p.silu) {
-      grad = Silu<scalar_t>::times_slopes(grad, z);
-    }
-    if (masked) {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        grad[j] = counts(j, W - 1) ? grad[j] : acc_t(0);
+      if (p.silu) {
+        grad = Silu<scalar_t>::times_slopes(grad, z);
       }
-    }
-    // The dz behind a lane's vector after its own. The last lanes' are those that the first have now, a span later.
-    Values<acc_t, kVec + W - 1> dz;
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      dz[j] = grad[j];
-    }
-#pragma unroll
-    for (int j = 0; j < W - 1; ++j) {
-      const int lanes = 1 + j / kVec;
-      const auto next = __shfl_sync(kEveryLane, dz[j % kVec], (lane + lanes) & (kLanes - 1));
-      dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : next;
-      carry[j] = next;
-    }
-    Values<acc_t, kVec> dx{};
-    if (masked) {
+      // The dz behind a lane's vector after its own. The last lanes' are those that the first have now, a span later.
+      Values<acc_t, kVec + W - 1> dz;
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
+        dz[j] = grad[j];
+      }
 #pragma unroll
-        for (int k = 0; k < W; ++k) {
-          const int after = j + W - 1 - k;
-          sums[k] = multiply_add(dz[j], counts(j, k) ? inputs[j + k] : acc_t(0), sums[k]);
-          dx[j] = multiply_add(weight[k], counts(after, k) ? dz[after] : acc_t(0), dx[j]);
+      for (int j = 0; j < W - 1; ++j) {
+        const int lanes = 1 + j / kVec;
+        const auto next = __shfl_sync(kEveryLane, dz[j % kVec], (lane + lanes) & (kLanes - 1));
+        dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : next;
+        carry[j] = next;
+      }
+      if (!kBorders || !(__shfl_sync(kEveryLane, borders, span % kLanes) >> lane & 1)) {
+        Values<acc_t, kVec> dx{};
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) {
+#pragma unroll
+          for (int k = 0; k < W; ++k) {
+            sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
+            dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
+          }
+          sums[W] += dz[j];
         }
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
-          dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
+        if (span < stores) {
+          store_vector(grad_in + i * kSpan, narrow<scalar_t>(dx));
         }
       }
     }
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      sums[W] += dz[j];
+    if (kBorders && group % kLanes == 0) {
+      backward_borders<W>(p, b, d, begin + group * kSpan, borders, weight, bias, sums);
     }
-    if (kStates && span >= ending) {
-      const int place = span * kSpan - (left - (W - 1)); // of the vector's first element
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        const auto value = __shfl_sync(kEveryLane, final_grad, (place + j) & (kLanes - 1));
-        dx[j] += place + j >= 0 && place + j < W - 1 ? value : acc_t(0);
-      }
-    }
-    if (span < stores) {
-      store_vector(grad_in + span * kSpan, narrow<scalar_t>(dx));
-    }
+    x -= kDepth * kSpan;
+    grad_out -= kDepth * kSpan;
+    grad_in -= kDepth * kSpan;
+    settle(x);
+    settle(grad_out);
+    settle(grad_in);
   }
 
   chunks.find(b, d, chunk);
   write_row_partials(p, b * chunks.per_row + chunk, d, sums);
-  if (kStates && p.grad_initial_state.data && chunk == 0) {
-    write_row_state_grad<W>(p, b, d, false, weight, carry);
-  }
 }
 
 } // namespace

@@ -174,6 +174,14 @@ struct TapMasks {
     return data[b * pitch + t];
   }
 
+  // Whether `count` positions from t on, at most 8 of them, are straight, if only because all of 8 others beside them are.
+  __device__ bool straight_positions(int64_t b, int64_t t, int count) const {
+    const auto bit = [&](int64_t t) {
+      return t >= pitch || straight[(b * pitch + t) / kMaskTile] >> t % kMaskTile / 8 & 1;
+    };
+    return bit(t) && bit(t + count - 1);
+  }
+
   // Which lanes' vectors of kVec positions from t on, a multiple of kVec * kLanes, are straight; all beyond the end.
   template <int kVec>
   __device__ unsigned straight_lanes(int64_t b, int64_t t) const {

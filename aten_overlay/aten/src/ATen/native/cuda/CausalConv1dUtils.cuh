@@ -170,14 +170,24 @@ __device__ scalar_t load_element(const scalar_t* from) {
   return reinterpret_cast<const scalar_t&>(word);
 }
 
+template <typename scalar_t>
+__device__ void store_element(scalar_t* to, scalar_t value) {
+  using word_t = typename Word<sizeof(scalar_t)>::type;
+  *reinterpret_cast<word_t*>(to) = reinterpret_cast<const word_t&>(value);
+}
+
 // Loads far ahead go to shared memory, where each thread reads no more than it has asked for, so that no thread waits
-// for another; they are waited for in groups, oldest first.
+// for another; they are waited for in groups, oldest first. What does not exist is read as zeros.
 template <typename scalar_t, int kSize>
-__device__ void load_async(Vector<scalar_t, kSize>* to, const scalar_t* from) {
+__device__ void load_async(Vector<scalar_t, kSize>* to, const scalar_t* from, bool exists = true) {
   constexpr int kBytes = sizeof(scalar_t) * kSize;
-  static_assert(kBytes == 4 || kBytes == 8);
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(kBytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared),
+               "l"(from),
+               "n"(kBytes),
+               "r"(exists ? kBytes : 0)
+               : "memory");
 }
 
 __device__ inline void end_group() {

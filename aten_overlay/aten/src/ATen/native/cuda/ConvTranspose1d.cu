@@ -4,6 +4,7 @@
 
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAMacros.h>
 #include <c10/cuda/CUDAStream.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
@@ -11,6 +12,9 @@
 #else
 #include <ATen/ops/empty.h>
 #endif
+
+#include <array>
+#include <atomic>
 
 namespace at::native {
 
@@ -143,9 +147,15 @@ __global__ void __launch_bounds__(CONV_TRANSPOSE1D_WGMMA ? kProbeThreads : kProb
 } // namespace
 
 bool conv_transpose1d_has_wgmma_cuda() {
-  cudaFuncAttributes attributes{};
-  C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, wgmma_probe));
-  return attributes.maxThreadsPerBlock == kProbeThreads;
+  enum Answer : uint8_t { Unknown, No, Yes };
+  static std::array<std::atomic<Answer>, C10_COMPILE_TIME_MAX_GPUS> answers{};
+  auto& answer = answers[c10::cuda::current_device()];
+  if (answer == Unknown) {
+    cudaFuncAttributes attributes{};
+    C10_CUDA_CHECK(cudaFuncGetAttributes(&attributes, wgmma_probe));
+    answer = attributes.maxThreadsPerBlock == kProbeThreads ? Yes : No;
+  }
+  return answer == Yes;
 }
 
 void conv_transpose1d_out_cuda(

@@ -69,8 +69,8 @@ struct SplitFormat {
       for (int plane = 0; plane < kPlanes; ++plane) {
         const auto term = __floats2bfloat162_rn(a, b);
         words[plane][i] = as_word(term);
-        a -= __low2float(term);
-        b -= __high2float(term);
+        a -= __uint_as_float(words[plane][i] << 16);
+        b -= __uint_as_float(words[plane][i] & 0xFFFF0000u);
       }
     }
   }
@@ -78,6 +78,29 @@ struct SplitFormat {
 
 using ExactFormat = SplitFormat<3>;
 using TwoTermFormat = SplitFormat<2>;
+
+// float32 as a sum of two half numbers, together 22 bits, for half the products of ExactFormat; for numbers that lie
+// within Extremes::fits_scaled. They are scaled by a power of two that they share, and the second term is kSecond times
+// what it stands for, so that neither is subnormal. Products with a second term are summed by themselves therefore.
+struct ScaledFormat {
+  using scalar_t = float;
+  static constexpr Element kElement = Element::Half;
+  static constexpr int kPlanes = 2;
+  static constexpr int kBlock = 8;
+  static constexpr bool kExact = false;
+  static constexpr float kSecond = 2048.0f;
+
+  static __device__ void split(const float (&values)[kBlock], float scale, uint32_t (&words)[kPlanes][4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float a = values[2 * i] * scale, b = values[2 * i + 1] * scale;
+      const auto first = __floats2half2_rn(a, b);
+      words[0][i] = as_word(first);
+      words[1][i] =
+          as_word(__floats2half2_rn((a - __low2float(first)) * kSecond, (b - __high2float(first)) * kSecond));
+    }
+  }
+};
 
 // The products of planes (of the weight, of the source), small ones first.
 template <typename Format>
@@ -123,6 +146,21 @@ struct Extremes {
 
   __device__ int flags() const {
     return (has_small() ? kHasSmall : 0) | (most > kLarge ? kHasLarge : 0);
+  }
+
+  // Whether ScaledFormat holds numbers of these magnitudes: not too many octaves, and near enough to 1 for the product
+  // of two scales. Scaled, the largest is 2^14 or more, but below 2^15.
+  __device__ bool fits_scaled() const {
+    const int high = static_cast<int>(most >> 23), low = static_cast<int>((least + 1) >> 23);
+    return most == 0 || (high >= 127 - 40 && high <= 127 + 40 && low >= high - 28);
+  }
+
+  __device__ float scale() const {
+    return most == 0 ? 1.0f : __uint_as_float((127 + 14 + 127 - (most >> 23)) << 23);
+  }
+
+  __device__ float unscale() const {
+    return most == 0 ? 1.0f : __uint_as_float(((most >> 23) - 14) << 23);
   }
 
   // Sums below this are computed again, if factors have these flags.

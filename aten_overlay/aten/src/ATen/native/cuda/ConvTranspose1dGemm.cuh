@@ -65,43 +65,49 @@ __device__ inline void end_copies(uint32_t full) {
 
 template <typename Shape>
 __device__ void copy_factors(
-    const Problem& p, const Tiling& tiling, const char* weight, const char* source, const Shared<Shape>& shared) {
-  using Format = typename Shape::Format;
+    const Problem& p,
+    const Tiling& tiling,
+    const PackedWeights<Shape>& weight,
+    const char* source,
+    const Packed* found,
+    const Shared<Shape>& shared) {
+  using Scaled = typename Shape::Scaled;
   Ring weights(tiling.weight_slots), sources(tiling.source_slots);
-  const int row_bytes = tiling.source_columns * 16;
+  const int source_bytes = Shape::source_bytes(tiling.source_columns);
   bool resident = false;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const auto tile = find_tile<Shape>(tiling, index);
-    const auto* units = weight + (tile.group * tiling.row_tiles + tile.row_tile) * tiling.units * Shape::kUnitBytes;
-    const auto* rows = source +
-        (tile.group * tiling.chunks * kChunkBlocks * Format::kPlanes * tiling.packed_columns +
-         tile.column_tile * Shape::kColumns) *
-            16;
+    auto unit = (tile.group * tiling.row_tiles + tile.row_tile) * tiling.units;
+    const auto first = (tile.group * tiling.column_tiles + tile.column_tile) * tiling.chunks;
+    const auto packed_at = [&](int chunk) {
+      return Shape::Format::kExact && chunk < tiling.chunks ? found[first + chunk] : Packed{0.0f, 0};
+    };
+    auto next = packed_at(0);
     for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
-      const auto full = shared.source_full(sources.slot);
-      begin_copies(
-          shared.source_empty(sources.slot), full, sources.parity ^ 1, Shape::source_bytes(tiling.source_columns));
-#pragma unroll
-      for (int block = 0; block < kChunkBlocks; ++block) {
-#pragma unroll
-        for (int plane = 0; plane < Format::kPlanes; ++plane) {
-          copy(
-              shared.base,
-              shared.source(sources.slot) + (plane * kChunkBlocks + block) * row_bytes,
-              rows,
-              row_bytes,
-              full);
-          rows += tiling.packed_columns * 16;
-        }
+      const auto packed = next;
+      next = packed_at(chunk + 1);
+      const bool scaled = Shape::Format::kExact && packed.unscale != 0;
+      const int bytes = scaled ? Scaled::source_bytes(tiling.source_columns) : source_bytes;
+      const auto full = shared.source_full(sources.slot), empty = shared.source_empty(sources.slot);
+      barrier_wait(empty, sources.parity ^ 1);
+      if (threadIdx.x % kWarp == 0) {
+        *shared.packed(sources.slot) = packed;
       }
+      begin_copies(empty, full, sources.parity ^ 1, bytes);
+      copy(shared.base, shared.source(sources.slot), source + (first + chunk) * source_bytes, bytes, full);
       end_copies(full);
       sources.advance();
-      for (int j = 0; j < p.taps && !resident; ++j) {
+      for (int j = 0; j < p.taps && !resident; ++j, ++unit) {
         const auto unit_full = shared.weight_full(weights.slot);
-        begin_copies(shared.weight_empty(weights.slot), unit_full, weights.parity ^ 1, Shape::kUnitBytes);
-        copy(shared.base, shared.weights(weights.slot), units, Shape::kUnitBytes, unit_full);
+        const int unit_bytes = scaled ? Scaled::kUnitBytes : Shape::kUnitBytes;
+        begin_copies(shared.weight_empty(weights.slot), unit_full, weights.parity ^ 1, unit_bytes);
+        copy(
+            shared.base,
+            shared.weights(weights.slot),
+            scaled ? weight.scaled_unit(unit) : weight.unit(unit),
+            unit_bytes,
+            unit_full);
         end_copies(unit_full);
-        units += Shape::kUnitBytes;
         weights.advance();
       }
     }
@@ -149,14 +155,30 @@ __device__ void start_products(float (&sums)[kSums], const Factors& factors, boo
   wgmma_commit();
 }
 
+// Starts one product of planes of one unit, without the fence before and the commit after.
+template <typename Shape, int kSums>
+__device__ void start_product(
+    float (&sums)[kSums], const Factors& factors, int weight_plane, int source_plane, bool from_zero) {
+  constexpr int kWeightBlock = Shape::kRows * 16;
+  const auto weights = descriptor(factors.weights, kWeightBlock);
+  const auto source = descriptor(factors.source, factors.source_block);
+#pragma unroll
+  for (int step = 0; step < kChunkBlocks / 2; ++step) {
+    const auto a = weights + ((weight_plane * kChunkBlocks + 2 * step) * kWeightBlock >> 4);
+    const auto b = source + ((source_plane * kChunkBlocks + 2 * step) * factors.source_block >> 4);
+    wgmma<Shape::Format::kElement>(sums, a, b, !(from_zero && step == 0));
+  }
+}
+
 #else
 
 // Of kAtOnce blocks of 8 columns in turn, so that sums of one unit take few registers.
 template <typename Shape, int kSums>
-__device__ void add_products(float (&sums)[kSums], const Factors& factors) {
+__device__ void add_products(float (&sums)[kSums], const Factors& factors, float scale = 1) {
   using Format = typename Shape::Format;
   using List = Products<Format>;
   constexpr int kSteps = kChunkBlocks / 2, kAtOnce = kSums % 8 == 0 ? 2 : 1;
+  constexpr bool kScaled = std::is_same_v<Format, ScaledFormat>;
   constexpr int kWeightBlock = Shape::kRows * 16;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % 4;
   const int row = lane % 8, matrix = lane / 8;
@@ -174,7 +196,7 @@ __device__ void add_products(float (&sums)[kSums], const Factors& factors) {
   }
 #pragma unroll
   for (int n = 0; n < kSums / 4; n += kAtOnce) {
-    float part[kAtOnce * 4] = {};
+    float part[kAtOnce * 4] = {}, small[kAtOnce * 4] = {};
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t b[Format::kPlanes][4];
@@ -191,13 +213,16 @@ __device__ void add_products(float (&sums)[kSums], const Factors& factors) {
 #pragma unroll
         for (int m = 0; m < kAtOnce; ++m) {
           const auto& from = b[List::source_plane(i)];
-          mma<Format::kElement>(part + 4 * m, a[List::weight_plane(i)][step], from[2 * m], from[2 * m + 1]);
+          mma<Format::kElement>(
+              (kScaled && i < List::kCount - 1 ? small : part) + 4 * m, a[List::weight_plane(i)][step], from[2 * m], from[2 * m + 1]);
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce * 4; ++i) {
-      sums[n * 4 + i] += part[i];
+      sums[n * 4 + i] = kScaled
+          ? __fmaf_rn(__fmaf_rn(small[i], 1 / ScaledFormat::kSecond, part[i]), scale, sums[n * 4 + i])
+          : sums[n * 4 + i] + part[i];
     }
   }
 }
@@ -209,9 +234,9 @@ __device__ void multiply(
     const Problem& p,
     const Tiling& tiling,
     const Tensors<typename Shape::Format::scalar_t>& t,
-    const int* source_flags,
     const Shared<Shape>& shared) {
   using Format = typename Shape::Format;
+  using Scaled = typename Shape::Scaled;
   const int warpgroup = threadIdx.x / kWarpgroup;
   const int row_group = warpgroup / Shape::kColumnGroups, column_group = warpgroup % Shape::kColumnGroups;
   const bool leader = threadIdx.x % kWarp == 0;
@@ -238,22 +263,56 @@ __device__ void multiply(
     };
     for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
       barrier_wait(shared.source_full(sources.slot), sources.parity);
+      Packed packed{0.0f, 0};
+      if constexpr (Format::kExact) {
+        packed = *shared.packed(sources.slot);
+        flags |= packed.unscale == 0 ? packed.flags : 0;
+      }
       for (int j = 0; j < p.taps; ++j) {
         barrier_wait(shared.weight_full(weights.slot), weights.parity);
         const int unit = shared.weights(weights.slot);
-        if constexpr (Format::kExact) {
-          if (leader) { // the lane that will give the slot back; Store asks all
-            flags |= *reinterpret_cast<int*>(shared.base + unit + Shape::kUnitBytes - kUnitTrailer);
-          }
-        }
         Factors factors{
             shared.address + unit + row_group * kGroupRows * 16,
             shared.address + shared.source(sources.slot) +
                 (column_group * Shape::kGroupColumns + static_cast<int>(p.shift) * j) * 16,
             source_block};
         const int this_weights = weights.slot, this_source = j == p.taps - 1 ? sources.slot : -1;
-#if CONV_TRANSPOSE1D_WGMMA
+        const bool scaled = Format::kExact && packed.unscale != 0;
+        const float scale =
+            scaled ? packed.unscale * packed_of<Scaled>(shared.base + unit).unscale : 1.0f;
         if constexpr (Format::kExact) {
+          flags |= scaled ? 0 : packed_of<Shape>(shared.base + unit).flags;
+        }
+#if CONV_TRANSPOSE1D_WGMMA
+        if (scaled) {
+          if constexpr (Format::kExact) {
+            // As below, no more than a unit is summed on tensor cores.
+            static_assert(Shape::kSums == 64);
+            float small[Shape::kSums], part[Shape::kSums];
+            wgmma_fence();
+            start_product<Scaled>(small, factors, 1, 0, true);
+            start_product<Scaled>(small, factors, 0, 1, false);
+            wgmma_commit();
+            start_product<Scaled>(part, factors, 0, 0, true);
+            wgmma_commit();
+            wgmma_wait<1>();
+            keep_in_registers(small);
+            const float small_scale = scale / ScaledFormat::kSecond;
+#pragma unroll
+            for (int i = 0; i < Shape::kSums; ++i) {
+              sums[i] = __fmaf_rn(small[i], small_scale, sums[i]);
+            }
+            wgmma_wait<0>();
+            keep_in_registers(part);
+            done_weights = this_weights;
+            done_source = this_source;
+            release();
+#pragma unroll
+            for (int i = 0; i < Shape::kSums; ++i) {
+              sums[i] = __fmaf_rn(part[i], scale, sums[i]);
+            }
+          }
+        } else if constexpr (Format::kExact) {
           // Tensor cores cut sums off instead of rounding them, so no more than a unit is summed there.
           constexpr int kPart = 64;
 #pragma unroll
@@ -281,7 +340,13 @@ __device__ void multiply(
           done_source = this_source;
         }
 #else
-        add_products<Shape>(sums, factors);
+        if (scaled) {
+          if constexpr (Format::kExact) {
+            add_products<Scaled>(sums, factors, scale);
+          }
+        } else {
+          add_products<Shape>(sums, factors);
+        }
         __syncwarp();
         done_weights = this_weights;
         done_source = this_source;
@@ -300,17 +365,6 @@ __device__ void multiply(
 #endif
     if (tiling.resident) {
       weights = Ring(tiling.weight_slots); // full once and for all
-    }
-    if constexpr (Format::kExact) {
-      // Those of all blocks that packed the tile's source; Store asks all threads.
-      const auto across = ceil_div(tiling.packed_columns, kPackThreads);
-      const auto first = tile.column_tile * Shape::kColumns / kPackThreads;
-      const auto last = (tile.column_tile * Shape::kColumns + tiling.source_columns - 1) / kPackThreads;
-      for (int chunk = threadIdx.x % kWarpgroup; chunk < tiling.chunks; chunk += kWarpgroup) {
-        for (auto block = first; block <= last; ++block) {
-          flags |= source_flags[(tile.group * tiling.chunks + chunk) * across + block];
-        }
-      }
     }
     const auto column = tile.column_tile * Shape::kColumns + column_group * Shape::kGroupColumns;
     Store<Shape>{
@@ -335,9 +389,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
     const __grid_constant__ Problem p,
     const __grid_constant__ Tiling tiling,
     const __grid_constant__ Tensors<typename Shape::Format::scalar_t> t,
-    const char* weight,
+    const PackedWeights<Shape> weight,
     const char* source,
-    const int* source_flags) {
+    const Packed* found) {
   extern __shared__ __align__(128) char memory[];
   const Shared<Shape> shared{memory, shared_address(memory), tiling};
   constexpr int kConsumerWarps = Shape::kConsumers / kWarp;
@@ -359,13 +413,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
 #endif
     if (threadIdx.x < Shape::kConsumers + kWarp) {
-      copy_factors<Shape>(p, tiling, weight, source, shared);
+      copy_factors<Shape>(p, tiling, weight, source, found, shared);
     }
   } else {
 #if CONV_TRANSPOSE1D_WGMMA
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 #endif
-    multiply<Shape>(p, tiling, t, source_flags, shared);
+    multiply<Shape>(p, tiling, t, shared);
   }
 }
 
@@ -375,15 +429,15 @@ struct Workspace {
   int64_t weight_blocks; // of the packing kernel
   int64_t source_blocks;
   int64_t source; // where the packed source begins, behind the packed weights
-  int64_t flags;
+  int64_t found;
   int64_t bytes;
 
   Workspace(const Problem& p, const Tiling& tiling)
       : weight_blocks(p.groups * tiling.row_tiles * tiling.units),
-        source_blocks(ceil_div(tiling.packed_columns, kPackThreads) * tiling.chunks * p.groups),
-        source(weight_blocks * Shape::kUnitBytes),
-        flags(source + p.groups * tiling.chunks * kChunkBlocks * Shape::Format::kPlanes * tiling.packed_columns * 16),
-        bytes(flags + source_blocks * static_cast<int64_t>(sizeof(int))) {}
+        source_blocks(p.groups * tiling.column_tiles * tiling.chunks),
+        source(PackedWeights<Shape>::bytes(weight_blocks)),
+        found(source + source_blocks * Shape::source_bytes(tiling.source_columns)),
+        bytes(found + source_blocks * static_cast<int64_t>(sizeof(Packed))) {}
 };
 
 // `memory`: Workspace's bytes, 128-byte aligned.
@@ -396,17 +450,26 @@ void launch_gemm(
     const Device& device,
     cudaStream_t stream) {
   const Workspace<Shape> workspace(p, tiling);
+  const PackedWeights<Shape> weight{memory, workspace.weight_blocks};
   auto* source = memory + workspace.source;
-  auto* flags = reinterpret_cast<int*>(memory + workspace.flags);
-  const auto pack_blocks = static_cast<unsigned>(workspace.weight_blocks + workspace.source_blocks);
-  pack_kernel<Shape><<<pack_blocks, kPackThreads, 0, stream>>>(
-      p, tiling, t.weight, t.source, memory, source, flags, nullptr);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  auto* found = reinterpret_cast<Packed*>(memory + workspace.found);
+  const auto pack = [&](int64_t first, int64_t last) {
+    pack_kernel<Shape><<<static_cast<unsigned>(last - first), kPackThreads, 0, stream>>>(
+        p, tiling, t.weight, t.source, weight, source, found, first);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+  const auto blocks = workspace.weight_blocks + workspace.source_blocks;
+  if (Shape::Format::kExact) {
+    pack(0, workspace.weight_blocks);
+    pack(workspace.weight_blocks, blocks);
+  } else {
+    pack(0, blocks);
+  }
   const int bytes = Shape::kRings + tiling.weight_slots * Shape::kUnitBytes +
       tiling.source_slots * Shape::source_bytes(tiling.source_columns);
   C10_CUDA_CHECK(cudaFuncSetAttribute(gemm_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const auto grid = static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors));
-  gemm_kernel<Shape><<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, memory, source, flags);
+  gemm_kernel<Shape><<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, weight, source, found);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

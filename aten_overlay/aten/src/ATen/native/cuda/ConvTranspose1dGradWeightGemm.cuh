@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kPackThreads) pack_factor(
   }
   if constexpr (Format::kExact) {
     const int found = block_flags(extremes);
-    if (threadIdx.x == 0) {
-      flags[index] = found;
+    if (threadIdx.x == 0 && found) {
+      atomicOr(flags, found);
     }
   }
 }
@@ -360,53 +360,79 @@ __device__ __noinline__ float plain_weight_grad(
   return sum;
 }
 
-// All flags into the first.
-static __global__ void __launch_bounds__(kPackThreads) join_flags(int* flags, int64_t count) {
-  int joined = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kPackThreads) {
-    joined |= flags[i];
+// The sum of all parts' sums at `index`, [parts][count], in an order that only their number decides: each of `slices`
+// warps adds up every slices-th part, and the first of them the slices. True for that one.
+constexpr int kSumWarps = 8;
+
+inline int sum_slices(int64_t parts) {
+  int slices = 1;
+  while (slices < kSumWarps && 2 * slices <= parts) {
+    slices *= 2;
   }
-  const bool small = __syncthreads_or(joined & Extremes::kHasSmall);
-  const bool large = __syncthreads_or(joined & Extremes::kHasLarge);
-  if (threadIdx.x == 0) {
-    *flags = (small ? Extremes::kHasSmall : 0) | (large ? Extremes::kHasLarge : 0);
-  }
+  return slices;
 }
 
-// An element of the weight a thread: the parts' sums, [parts][groups][taps][rows][columns], in order.
+inline unsigned sum_blocks(int64_t count, int64_t parts) {
+  return static_cast<unsigned>(ceil_div(count, kSumWarps / sum_slices(parts) * kWarp));
+}
+
+static __device__ bool sum_parts(
+    const float* sums, int64_t parts, int64_t count, int slices, int64_t& index, float& sum) {
+  __shared__ float shared[kSumWarps][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, slice = warp % slices;
+  index = (static_cast<int64_t>(blockIdx.x) * (kSumWarps / slices) + warp / slices) * kWarp + lane;
+  sum = 0;
+  if (index < count) {
+#pragma unroll 8
+    for (int64_t part = slice; part < parts; part += slices) {
+      sum += sums[part * count + index];
+    }
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (slice > 0 || index >= count) {
+    return false;
+  }
+  for (int i = 1; i < slices; ++i) {
+    sum += shared[warp + i][lane];
+  }
+  return true;
+}
+
+// The parts' sums are [parts][groups][taps][rows][columns].
 template <typename Shape>
-__global__ void __launch_bounds__(kPackThreads) sum_weight_grads(
+__global__ void __launch_bounds__(kWarp * kSumWarps) sum_weight_grads(
     const __grid_constant__ WeightGradProblems p,
     const __grid_constant__ WeightGradTiling tiling,
+    int slices,
     const float* sums,
     const typename Shape::Format::scalar_t* input,
     const typename Shape::Format::scalar_t* grad_output,
     const int* flags,
-    typename Shape::Format::scalar_t* grad_weight,
-    int64_t elements) {
+    typename Shape::Format::scalar_t* grad_weight) {
   const auto& g = p.grad_output;
-  const auto rows = static_cast<int64_t>(tiling.row_tiles) * Shape::kTile;
-  const auto width = static_cast<int64_t>(tiling.column_tiles) * Shape::kTile;
-  const auto index = static_cast<int64_t>(blockIdx.x) * kPackThreads + threadIdx.x;
-  if (index >= elements) {
+  const int rows = tiling.row_tiles * Shape::kTile, width = tiling.column_tiles * Shape::kTile;
+  const int taps = static_cast<int>(g.taps), classes = static_cast<int>(g.classes);
+  int64_t index;
+  float sum;
+  if (!sum_parts(sums, tiling.parts, g.groups * taps * rows * width, slices, index, sum)) {
     return;
   }
-  const auto k = index % g.kernel, oc = index / g.kernel % g.channels, channel = index / g.kernel / g.channels;
-  const auto group = channel / p.input.channels, ic = channel % p.input.channels;
-  const auto tap = k / g.tap_step, column = oc * g.classes + k % g.tap_step;
-  const auto* from = sums + ((group * g.taps + tap) * rows + ic) * width + column;
-  float sum = 0;
-  for (int64_t part = 0; part < tiling.parts; ++part) {
-    sum += from[part * g.groups * g.taps * rows * width];
+  const int column = static_cast<int>(index % width);
+  const auto above = index / width;
+  const int ic = static_cast<int>(above % rows), tap = static_cast<int>(above / rows % taps);
+  const auto group = above / rows / taps;
+  const int oc = column / classes;
+  const auto k = g.tap_step * tap + column % classes;
+  if (ic >= p.input.channels || oc >= g.channels || k >= g.kernel) {
+    return;
   }
-  float least = 0;
-  if constexpr (Shape::Format::kExact) {
-    least = Extremes::least_sum(*flags);
-  }
+  const auto least = Shape::Format::kExact ? Extremes::least_sum(*flags) : 0.0f;
   if (!(fabsf(sum) >= least) || !is_finite(sum)) {
     sum = plain_weight_grad(p.input, g, input, grad_output, group, ic, oc, k);
   }
-  grad_weight[index] = narrow<typename Shape::Format::scalar_t>(sum);
+  grad_weight[((group * p.input.channels + ic) * g.channels + oc) * g.kernel + k] =
+      narrow<typename Shape::Format::scalar_t>(sum);
 }
 
 // Whether the matrix kernel can take a problem at all.
@@ -441,7 +467,7 @@ struct WeightGradWorkspace {
     flags = sums +
         tiling.parts * groups * p.input.taps * tiling.row_tiles * Shape::kTile * tiling.column_tiles * Shape::kTile *
             static_cast<int64_t>(sizeof(float));
-    bytes = flags + (input_blocks + grad_output_blocks) * static_cast<int64_t>(sizeof(int));
+    bytes = flags + static_cast<int64_t>(sizeof(int));
   }
 };
 
@@ -458,6 +484,9 @@ void launch_weight_grad(
   const WeightGradWorkspace<Shape> workspace(p, tiling);
   auto* sums = reinterpret_cast<float*>(memory + workspace.sums);
   auto* flags = reinterpret_cast<int*>(memory + workspace.flags);
+  if constexpr (Shape::Format::kExact) {
+    C10_CUDA_CHECK(cudaMemsetAsync(flags, 0, sizeof(int), stream));
+  }
   pack_factor<Shape><<<static_cast<unsigned>(workspace.input_blocks), kPackThreads, 0, stream>>>(
       p.input, input, tiling.row_tiles, tiling.stages, 0, reinterpret_cast<uint4*>(memory), flags);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -468,12 +497,8 @@ void launch_weight_grad(
       tiling.stages,
       tiling.halo,
       reinterpret_cast<uint4*>(memory + workspace.grad_output),
-      flags + workspace.input_blocks);
+      flags);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  if constexpr (Shape::Format::kExact) {
-    join_flags<<<1, kPackThreads, 0, stream>>>(flags, workspace.input_blocks + workspace.grad_output_blocks);
-    C10_CUDA_KERNEL_LAUNCH_CHECK();
-  }
   const int bytes = Shape::kBarrierBytes +
       tiling.slots * (Shape::bytes(Shape::kDepth) + Shape::bytes(Shape::kDepth + tiling.halo));
   C10_CUDA_CHECK(
@@ -481,9 +506,9 @@ void launch_weight_grad(
   weight_grad_kernel<Shape><<<static_cast<unsigned>(tiling.blocks), Shape::kThreads, bytes, stream>>>(
       p.grad_output, tiling, memory, memory + workspace.grad_output, sums);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const auto elements = p.input.groups * p.input.channels * p.grad_output.channels * p.grad_output.kernel;
-  sum_weight_grads<Shape><<<static_cast<unsigned>(ceil_div(elements, kPackThreads)), kPackThreads, 0, stream>>>(
-      p, tiling, sums, input, grad_output, flags, grad_weight, elements);
+  const auto count = p.input.groups * p.input.taps * tiling.row_tiles * Shape::kTile * tiling.column_tiles * Shape::kTile;
+  sum_weight_grads<Shape><<<sum_blocks(count, tiling.parts), kWarp * kSumWarps, 0, stream>>>(
+      p, tiling, sum_slices(tiling.parts), sums, input, grad_output, flags, grad_weight);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

@@ -126,6 +126,13 @@ __device__ void keep_in_registers(float (&values)[kRegisters]) {
   }
 }
 
+__device__ inline void load_matrices(uint32_t address, uint32_t (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
 #if CONV_TRANSPOSE1D_WGMMA
 
 __device__ inline void wgmma_fence() {
@@ -157,13 +164,6 @@ __device__ inline uint64_t descriptor_across(uint32_t address, uint32_t block_by
 
 __device__ inline void load_transposed(uint32_t address, uint32_t (&to)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
-               : "memory");
-}
-
-__device__ inline void load_matrices(uint32_t address, uint32_t (&to)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(address)
                : "memory");

@@ -24,6 +24,9 @@ struct ThinShape
   static constexpr int kAligned = 32 / sizeof(typename Format::scalar_t);
   static constexpr int kBlocksPerProcessor = 2;
   static constexpr int kExtras = kBlocks > 4 ? 2 : 1; // blocks of other columns that a thread loads
+  // The format whose weights stay in shared memory. Those of ExactFormat are read unit by unit for the tiles that need
+  // it.
+  using Resident = std::conditional_t<Format::kExact, typename Base::Scaled, Base>;
 
   static constexpr __host__ __device__ int staging_pitch(int out_stride) {
     // A multiple of kAligned with few conflicts between the banks of 8 channels.
@@ -36,18 +39,21 @@ struct ThinShape
   }
 };
 
-// Everything in shared memory, from its beginning on: a barrier and the next tile, weights, source, staging.
+// Everything in shared memory, from its beginning on: a barrier, the next tile and the warps' extremes, weights, source
+// (and behind it a unit of weights), staging.
 struct ThinLayout {
   int source; // and staging
+  int unit;
   int bytes;
 };
 
 template <typename Shape>
 ThinLayout thin_layout(const Problem& p, const Tiling& tiling) {
   constexpr int kHeader = 128;
-  const int source = kHeader + tiling.units * Shape::kUnitBytes;
+  const int source = kHeader + tiling.units * Shape::Resident::kUnitBytes;
+  const int unit = source + Shape::kChunks * Shape::source_bytes(tiling.source_columns);
   const auto staging = 4 * Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
-  return {source, source + std::max(Shape::kChunks * Shape::source_bytes(tiling.source_columns), staging)};
+  return {source, unit, std::max(unit + (Shape::Format::kExact ? Shape::kUnitBytes : 0), source + staging)};
 }
 
 // The columns of a tile and of the halo around them, [0, kColumns + halo), as a thread loads them: one column of the
@@ -101,60 +107,58 @@ struct ThinLoad {
     }
   }
 
+  template <typename To>
   static __device__ void put(
       const Tiling& tiling,
       uint32_t memory,
+      float scale,
       int block,
       int column,
-      const scalar_t (&values)[Format::kBlock],
-      Extremes& extremes) {
-    uint32_t words[Format::kPlanes][4];
-    Format::split(values, words);
+      const scalar_t (&values)[Format::kBlock]) {
+    uint32_t words[To::kPlanes][4];
+    if constexpr (std::is_same_v<To, ScaledFormat>) {
+      To::split(values, scale, words);
+    } else {
+      To::split(values, words);
+    }
     const int chunk = block / kChunkBlocks, in_chunk = block % kChunkBlocks;
 #pragma unroll
-    for (int plane = 0; plane < Format::kPlanes; ++plane) {
-      const int place = (chunk * Format::kPlanes + plane) * kChunkBlocks + in_chunk;
+    for (int plane = 0; plane < To::kPlanes; ++plane) {
+      const int place = (chunk * To::kPlanes + plane) * kChunkBlocks + in_chunk;
       store_shared(memory + (place * tiling.source_columns + column) * 16, words[plane]);
-    }
-    if constexpr (Format::kExact) {
-#pragma unroll
-      for (int e = 0; e < Format::kBlock; ++e) {
-        extremes.add_least(values[e]);
-      }
     }
   }
 
-  // Returns whether there are small numbers.
-  __device__ bool put(const Tiling& tiling, uint32_t memory) const {
+  // Into shared memory as terms of a format.
+  template <typename To>
+  __device__ void put(const Tiling& tiling, uint32_t memory, float scale = 1) const {
     const int halo = tiling.source_columns - Shape::kColumns;
-    Extremes extremes;
 #pragma unroll
     for (int block = 0; block < Shape::kBlocks; ++block) {
-      put(tiling, memory, block, halo + static_cast<int>(threadIdx.x), main[block], extremes);
+      put<To>(tiling, memory, scale, block, halo + static_cast<int>(threadIdx.x), main[block]);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kExtras; ++i) {
       if (extra_column[i] >= 0) {
-        put(tiling, memory, extra_block[i], extra_column[i], extra[i], extremes);
+        put<To>(tiling, memory, scale, extra_block[i], extra_column[i], extra[i]);
       }
     }
-    return Format::kExact && extremes.has_small();
   }
 
-  __device__ bool large() const {
-    Extremes extremes;
+  __device__ Extremes extremes() const {
+    Extremes result;
 #pragma unroll
     for (int e = 0; e < Format::kBlock; ++e) {
 #pragma unroll
       for (int block = 0; block < Shape::kBlocks; ++block) {
-        extremes.add_most(widen(main[block][e]));
+        result.add(widen(main[block][e]));
       }
 #pragma unroll
       for (int i = 0; i < Shape::kExtras; ++i) {
-        extremes.add_most(widen(extra[i][e]));
+        result.add(widen(extra[i][e]));
       }
     }
-    return extremes.most > Extremes::kLarge;
+    return result;
   }
 };
 
@@ -177,6 +181,7 @@ __device__ __forceinline__ void store_thin(
     int first_row,
     const float (&sums)[Shape::kSums],
     const float (&bias)[2],
+    float unscale,
     float least) { // sums below are computed again
   using scalar_t = typename Shape::Format::scalar_t;
   constexpr int kRuns = 16 / kPhases, kAligned = Shape::kAligned, kStride = kPhases * kGap;
@@ -208,7 +213,8 @@ __device__ __forceinline__ void store_thin(
       for (int second = 0; second < 2; ++second) {
         const auto sum = sums[i * 4 + half * 2 + second];
         auto* column_to = to + (i * 8 + second) * kStride;
-        const auto value = narrow<scalar_t>(sum + bias[half]);
+        const auto value = narrow<scalar_t>(
+            Shape::Format::kExact ? __fmaf_rn(sum, unscale, bias[half]) : sum + bias[half]);
         check = __fmaf_rn(sum, 0.0f, check);
         if constexpr (kGap == 2) {
           // With the bias behind it, or that before it, whichever pair is aligned.
@@ -264,40 +270,150 @@ __device__ __forceinline__ void store_thin(
   }
 }
 
+// The sums of a tile whose factors are in shared memory. Units of weights are there too, one after the other.
+template <typename Shape, int kChunks, int kSums>
+__device__ __forceinline__ void thin_sums(
+    float (&sums)[kSums], uint32_t weights, uint32_t source, int source_columns, int taps, int shift) {
+  using Format = typename Shape::Format;
+  const auto source_block = static_cast<uint32_t>(source_columns) * 16;
+  const auto factors = [&](int chunk, int j) {
+    return Factors{
+        weights + (chunk * taps + j) * Shape::kUnitBytes,
+        source + chunk * Shape::source_bytes(source_columns) + shift * j * 16,
+        source_block};
+  };
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sums[i] = 0;
+  }
+#if CONV_TRANSPOSE1D_WGMMA
+  constexpr bool kScaled = std::is_same_v<Format, ScaledFormat>;
+  // In one chain: all, or what the second terms give.
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    for (int j = 0; j < taps; ++j) {
+      wgmma_fence();
+      if constexpr (kScaled) {
+        start_product<Shape>(sums, factors(chunk, j), 1, 0, false);
+      }
+      start_product<Shape>(sums, factors(chunk, j), 0, kScaled ? 1 : 0, false);
+      wgmma_commit();
+    }
+  }
+  wgmma_wait<0>();
+  keep_in_registers(sums);
+  if constexpr (kScaled) {
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] *= 1 / ScaledFormat::kSecond;
+    }
+    // Of the leading products no more than a unit is summed on tensor cores, since they cut sums off instead of rounding.
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      for (int j = 0; j < taps; ++j) {
+        float part[kSums];
+        wgmma_fence();
+        start_product<Shape>(part, factors(chunk, j), 0, 0, true);
+        wgmma_commit();
+        wgmma_wait<0>();
+        keep_in_registers(part);
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          sums[i] += part[i];
+        }
+      }
+    }
+  }
+#else
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    for (int j = 0; j < taps; ++j) {
+      add_products<Shape>(sums, factors(chunk, j));
+    }
+  }
+#endif
+}
+
+// The sums of a tile of ExactFormat, whose weights are brought to shared memory unit by unit.
+template <typename Shape, int kSums>
+__device__ __forceinline__ void thin_sums_exact(
+    float (&sums)[kSums],
+    const char* packed,
+    char* unit,
+    uint32_t source,
+    int source_columns,
+    int taps,
+    int shift) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    sums[i] = 0;
+  }
+#pragma unroll 1
+  for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
+#pragma unroll 1
+    for (int j = 0; j < taps; ++j) {
+      __syncthreads();
+      for (int i = threadIdx.x * 16; i < Shape::kUnitBytes; i += kWarpgroup * 16) {
+        *reinterpret_cast<uint4*>(unit + i) = __ldg(reinterpret_cast<const uint4*>(packed + i));
+      }
+      packed += Shape::kUnitBytes;
+      fence_async();
+      __syncthreads();
+      const Factors factors{
+          shared_address(unit),
+          source + chunk * Shape::source_bytes(source_columns) + shift * j * 16,
+          static_cast<uint32_t>(source_columns) * 16};
+#if CONV_TRANSPOSE1D_WGMMA
+      float part[kSums];
+      start_products<typename Shape::Base>(part, factors, true);
+      wgmma_wait<0>();
+      keep_in_registers(part);
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] += part[i];
+      }
+#else
+      add_products<typename Shape::Base>(sums, factors);
+#endif
+    }
+  }
+}
+
 template <typename Shape>
 __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_kernel(
     const __grid_constant__ Problem p,
     const __grid_constant__ Tiling tiling,
     const __grid_constant__ Tensors<typename Shape::Format::scalar_t> t,
     const ThinLayout layout,
-    const char* packed,
+    const PackedWeights<typename Shape::Base> packed,
     int* counter) {
   using Format = typename Shape::Format;
   extern __shared__ __align__(128) char memory[];
   constexpr int kHeader = 128;
   auto* next = reinterpret_cast<volatile int*>(memory + 16);
   const auto address = shared_address(memory);
-  const int weight_bytes = tiling.units * Shape::kUnitBytes;
+  using Resident = typename Shape::Resident;
+  const int weight_bytes = tiling.units * Resident::kUnitBytes;
 #if __CUDA_ARCH__ >= 900
   if (threadIdx.x == 0) {
     barrier_init(address, 1);
     fence_async();
     barrier_expect(address, weight_bytes);
-    bulk_load(address + kHeader, packed, weight_bytes, address);
+    bulk_load(address + kHeader, packed.memory, weight_bytes, address);
   }
   __syncthreads();
   barrier_wait(address, 0);
 #else
   for (int i = threadIdx.x * 16; i < weight_bytes; i += kWarpgroup * 16) {
-    *reinterpret_cast<uint4*>(memory + kHeader + i) = __ldg(reinterpret_cast<const uint4*>(packed + i));
+    *reinterpret_cast<uint4*>(memory + kHeader + i) = __ldg(reinterpret_cast<const uint4*>(packed.memory + i));
   }
   __syncthreads();
 #endif
+  auto* of_warps = reinterpret_cast<uint2*>(memory + 32);
+  float weight_unscale = 0;
   int weight_flags = 0;
   if constexpr (Format::kExact) {
-    for (int unit = 1; unit <= tiling.units; ++unit) {
-      weight_flags |= *reinterpret_cast<int*>(memory + kHeader + unit * Shape::kUnitBytes - kUnitTrailer);
-    }
+    weight_unscale = packed_of<Resident>(memory + kHeader).unscale;
+    weight_flags = packed_of<typename Shape::Base>(packed.unit(0)).flags; // of all weights
   }
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   float bias[2] = {};
@@ -312,7 +428,6 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
       warp * Shape::staging_bytes(static_cast<int>(p.out_stride), static_cast<int>(p.phases));
   const auto tiles = static_cast<int>(tiling.tiles), per_sample = static_cast<int>(tiling.column_tiles);
   const auto taps = static_cast<int>(p.taps), shift = static_cast<int>(p.shift);
-  const auto source_block = static_cast<uint32_t>(tiling.source_columns) * 16;
   ThinLoad<Shape> load(tiling);
   int tile = blockIdx.x, ticket = 0;
   if (threadIdx.x == 0) {
@@ -325,18 +440,29 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
     const int n = tile / per_sample;
     const auto column = static_cast<int64_t>(tile % per_sample) * Shape::kTile;
     bulk_wait_read();
-    __syncthreads(); // all have stored the tile before
-    const bool has_small = load.put(tiling, address + layout.source);
+    bool scaled = false;
+    float unscale = 1;
+    int flags = 0;
+    if constexpr (Format::kExact) {
+      auto extremes = load.extremes();
+      join_block(extremes, of_warps, kWarpgroup / kWarp); // all have stored the tile before
+      scaled = weight_unscale != 0 && extremes.fits_scaled();
+      if (scaled) {
+        unscale = weight_unscale * extremes.unscale();
+        load.template put<ScaledFormat>(tiling, address + layout.source, extremes.scale());
+      } else {
+        flags = weight_flags | extremes.flags();
+        load.template put<Format>(tiling, address + layout.source);
+      }
+    } else {
+      __syncthreads(); // all have stored the tile before
+      load.template put<Format>(tiling, address + layout.source);
+    }
     if (threadIdx.x == 0) {
       *next = static_cast<int>(gridDim.x) + ticket;
     }
     fence_async();
-    int flags = 0;
-    if (__syncthreads_or(has_small || weight_flags & Extremes::kHasSmall)) {
-      // Large numbers matter only where there are small ones.
-      const bool has_large = __syncthreads_or(load.large() || weight_flags & Extremes::kHasLarge);
-      flags = Extremes::kHasSmall | (has_large ? Extremes::kHasLarge : 0);
-    }
+    __syncthreads();
     tile = *next;
     if (threadIdx.x == 0) {
       ticket = atomicAdd(counter, 1);
@@ -345,43 +471,22 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_k
       load.load(p, tiling, t.source, tile / per_sample, static_cast<int64_t>(tile % per_sample) * Shape::kTile);
     }
     float sums[Shape::kSums];
-#pragma unroll
-    for (int i = 0; i < Shape::kSums; ++i) {
-      sums[i] = 0;
-    }
-#pragma unroll
-    for (int chunk = 0; chunk < Shape::kChunks; ++chunk) {
-      for (int j = 0; j < taps; ++j) {
-        const Factors factors{
-            address + kHeader + (chunk * taps + j) * Shape::kUnitBytes,
-            address + layout.source + chunk * Shape::source_bytes(tiling.source_columns) + shift * j * 16,
-            source_block};
-#if CONV_TRANSPOSE1D_WGMMA
-        if constexpr (Format::kExact) {
-          float part[Shape::kSums];
-          start_products<typename Shape::Base>(part, factors, true);
-          wgmma_wait<0>();
-          keep_in_registers(part);
-#pragma unroll
-          for (int i = 0; i < Shape::kSums; ++i) {
-            sums[i] += part[i];
-          }
-        } else {
-          start_products<typename Shape::Base>(sums, factors, chunk == 0 && j == 0);
-        }
-#else
-        add_products<typename Shape::Base>(sums, factors);
-#endif
+    if constexpr (Format::kExact) {
+      if (scaled) {
+        thin_sums<Resident, Shape::kChunks>(
+            sums, address + kHeader, address + layout.source, tiling.source_columns, taps, shift);
+      } else {
+        thin_sums_exact<Shape>(
+            sums, packed.unit(0), memory + layout.unit, address + layout.source, tiling.source_columns, taps, shift);
       }
+    } else {
+      thin_sums<Resident, Shape::kChunks>(
+          sums, address + kHeader, address + layout.source, tiling.source_columns, taps, shift);
     }
-#if CONV_TRANSPOSE1D_WGMMA
-    wgmma_wait<0>();
-    keep_in_registers(sums);
-#endif
     __syncthreads(); // the source in shared memory is used up
     const auto store = [&](auto phases, auto gap) {
       store_thin<Shape, decltype(phases)::value, decltype(gap)::value>(
-          p, t, staging, n, column, 16 * warp, sums, bias, Extremes::least_sum(flags));
+          p, t, staging, n, column, 16 * warp, sums, bias, unscale, Extremes::least_sum(flags));
     };
     constexpr std::integral_constant<int, 1> kOne;
     constexpr std::integral_constant<int, 2> kTwo;
@@ -426,7 +531,20 @@ Tiling make_thin_tiling(const Problem& p, const Device& device) {
 // `memory`: the packed weights, and an int behind them.
 template <typename Shape>
 int64_t thin_bytes(const Tiling& tiling) {
-  return static_cast<int64_t>(tiling.units) * Shape::kUnitBytes + static_cast<int64_t>(sizeof(int));
+  return PackedWeights<typename Shape::Base>::bytes(tiling.units) + static_cast<int64_t>(sizeof(int));
+}
+
+template <typename Shape>
+__global__ void __launch_bounds__(kPackThreads) pack_thin_kernel(
+    const __grid_constant__ Problem p,
+    const __grid_constant__ Tiling tiling,
+    const typename Shape::Format::scalar_t* weight,
+    const PackedWeights<Shape> packed,
+    int* counter) {
+  pack_weight<Shape, true>(p, tiling, weight, packed, blockIdx.x);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    *counter = 0; // for the next kernel
+  }
 }
 
 template <typename Shape>
@@ -437,16 +555,18 @@ void launch_thin(
     char* memory,
     const Device& device,
     cudaStream_t stream) {
-  auto* counter = reinterpret_cast<int*>(memory + static_cast<int64_t>(tiling.units) * Shape::kUnitBytes);
-  pack_kernel<typename Shape::Base><<<static_cast<unsigned>(tiling.units), kPackThreads, 0, stream>>>(
-      p, tiling, t.weight, t.source, memory, nullptr, nullptr, counter);
+  using Base = typename Shape::Base;
+  const PackedWeights<Base> packed{memory, tiling.units};
+  auto* counter = reinterpret_cast<int*>(memory + PackedWeights<Base>::bytes(tiling.units));
+  pack_thin_kernel<Base><<<static_cast<unsigned>(tiling.units), kPackThreads, 0, stream>>>(
+      p, tiling, t.weight, packed, counter);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   const auto layout = thin_layout<Shape>(p, tiling);
   C10_CUDA_CHECK(
       cudaFuncSetAttribute(thin_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout.bytes));
   const auto grid =
       static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors * Shape::kBlocksPerProcessor));
-  thin_kernel<Shape><<<grid, kWarpgroup, layout.bytes, stream>>>(p, tiling, t, layout, memory, counter);
+  thin_kernel<Shape><<<grid, kWarpgroup, layout.bytes, stream>>>(p, tiling, t, layout, packed, counter);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

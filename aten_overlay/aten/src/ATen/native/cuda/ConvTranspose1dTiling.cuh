@@ -15,7 +15,14 @@ constexpr int kMaxHalo = 64;
 constexpr int kMaxWeightSlots = 8;
 constexpr int kMaxSourceSlots = 4;
 constexpr int kGroupRows = 64; // of a warpgroup
-constexpr int kUnitTrailer = 128; // bytes behind a unit, beginning with the flags of its Extremes
+constexpr int kUnitTrailer = 128; // bytes behind a unit, beginning with Packed
+
+// How numbers have been packed: as ScaledFormat, by this scale's inverse, or, if that is 0, as the format itself, with
+// these flags of their Extremes.
+struct Packed {
+  float unscale;
+  int flags;
+};
 
 // Division of numbers below 2^31.
 struct FastDivisor {
@@ -47,7 +54,6 @@ struct Tiling {
   int chunks;
   int units;
   int source_columns; // a tile's columns and the halo
-  int64_t packed_columns; // of the packed source: those of all tiles, and a halo
   int weight_slots;
   int source_slots;
   bool resident; // the weights of the only row tile stay in shared memory
@@ -65,6 +71,8 @@ struct TileShape {
   static constexpr int kThreads = kConsumers + kWarpgroup;
   static constexpr int kRows = kRowGroups * kGroupRows;
   static constexpr int kColumns = kColumnGroups * kGroupColumns;
+  // Both formats are used where this is exact: this one for chunks of the source that ScaledFormat does not hold.
+  using Scaled = TileShape<ScaledFormat, kRowGroups, kColumnGroups, kGroupColumns>;
   static constexpr int kChunk = kChunkBlocks * Format::kBlock; // source channels
   static constexpr int kUnitBytes = Format::kPlanes * kChunkBlocks * kRows * 16 + kUnitTrailer;
   static constexpr int kSums = kGroupColumns / 2;
@@ -72,7 +80,8 @@ struct TileShape {
   static constexpr int kStagingPitch = kPassColumns + 8;
   static constexpr int kStagingFloats = kGroupRows * kStagingPitch;
 
-  static constexpr int kOutputs = 16 * (kMaxWeightSlots + kMaxSourceSlots); // behind the barriers
+  static constexpr int kPacked = 16 * (kMaxWeightSlots + kMaxSourceSlots); // behind the barriers
+  static constexpr int kOutputs = kPacked + kMaxSourceSlots * static_cast<int>(sizeof(Packed));
   static constexpr int kGroups = kRowGroups * kColumnGroups;
   static constexpr int kStaging = kOutputs + kGroups * 16 * kPassColumns;
   static constexpr int kRings = (kStaging + kGroups * kStagingFloats * 4 + 127) / 128 * 128;
@@ -130,10 +139,9 @@ Tiling make_tiling(const Problem& p, const Device& device) {
       chunks,
       units,
       source_columns,
-      column_tiles * Shape::kColumns + p.shift * (p.taps - 1),
       weight_slots,
       source_slots,
-      p.groups * row_tiles == 1 && units <= weight_slots,
+      !Shape::Format::kExact && p.groups * row_tiles == 1 && units <= weight_slots,
       FastDivisor(static_cast<uint32_t>(run * p.gap)),
       FastDivisor(static_cast<uint32_t>(run * p.gap * Shape::kPassColumns))};
 }
@@ -182,6 +190,9 @@ struct Shared {
   }
   __device__ uint32_t source_empty(int slot) const {
     return address + 16 * (kMaxWeightSlots + slot) + 8;
+  }
+  __device__ Packed* packed(int slot) const {
+    return reinterpret_cast<Packed*>(base + Shape::kPacked) + slot;
   }
   __device__ OutputColumn* outputs(int group) const {
     return reinterpret_cast<OutputColumn*>(base + Shape::kOutputs) + group * Shape::kPassColumns;
