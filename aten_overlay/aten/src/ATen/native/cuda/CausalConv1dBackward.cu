@@ -251,7 +251,8 @@ struct Backward {
     const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
     const bool states = args.initial_state.defined() || grad_final_state.defined();
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0 && !(masks.defined() && states);
+        time() % row_t::kVec == 0 && !(masks.defined() && states) &&
+        std::max(batch(), channels()) <= std::numeric_limits<int32_t>::max();
     const bool aligned = masks.defined() || rows_aligned(grads.input);
     const RowChunks chunks(
         batch(), channels(), time(), row_t::kSpan, whole ? row_spans<row_t>() : kSpans, aligned, row_t::kVec);
@@ -276,8 +277,8 @@ struct Backward {
     return device_attribute(cudaDevAttrMultiProcessorCount);
   }
 
-  // Positions of a warp, for `rows` that are divided alike: those with the least work for a multiprocessor and the
-  // least time, half a stretch, in which some have ended and others not.
+  // Positions of a warp, for `rows` that are divided alike: those with the least work, and the least time in which some
+  // warps have ended and others not, which was measured to cost a fifth of a stretch.
   int64_t stretch(int64_t rows) const {
     constexpr int64_t kOverhead = 6; // what else a warp does, in positions
     const auto slots = multiprocessors() * kColumnBlocks;
@@ -287,7 +288,7 @@ struct Backward {
     int64_t best = least, shortest = std::numeric_limits<int64_t>::max();
     for (int64_t steps = least; steps <= kLongStretch; steps += kBatch) {
       const auto stretches = rows * ceil_div(time(), kWarps * steps);
-      const auto duration = stretches * (steps + kOverhead) + slots * steps / 2;
+      const auto duration = stretches * (steps + kOverhead) + slots * steps / 5;
       if (duration < shortest) {
         shortest = duration;
         best = steps;

@@ -14,7 +14,7 @@ constexpr int kBatch = 4;
 constexpr int kBatches = 2;
 constexpr int kWarps = 4;
 constexpr int kColumnBlocks = 4;
-constexpr int64_t kLongStretch = 512;
+constexpr int64_t kLongStretch = 176;
 
 template <typename acc_t, int kSize, int W>
 __device__ void add_sums(
@@ -170,6 +170,10 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
       constexpr auto kEvery = (0x0101010101010101ull * kEveryTap) & ((1ull << (8 * (W - 1))) - 1);
       return (masks & kEvery) == kEvery;
     };
+    // Which positions see all their taps: a bit for every 8 from begin - phase on.
+    static_assert(kLongStretch + 2 * (kMaxWidth - 1) <= 8 * kLanes);
+    const int phase = begin % 8;
+    const unsigned straight_bits = packed ? p.masks.straight_bits(b, begin) : kEveryLane;
     // The first position that the final state holds.
     const int ending = p.grad_final_state.data ? min(p.time - (W - 1) - begin, int64_t(size)) : size;
     const int last_start = kAligned ? min(reach, min(size, ending) + W - 1) - kBatch : -1;
@@ -180,7 +184,8 @@ backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __gri
       wait_for_groups<kBatches - 1>();
       // The straight way: kBatch positions, of which every tap counts, as of the outputs before.
       if (i <= last_start && i % kBatch == 0 &&
-          (!packed || (straight() && p.masks.straight_positions(b, begin + i, kBatch)))) {
+          (!packed ||
+           (straight() && straight_bits >> (phase + i) / 8 & straight_bits >> (phase + i + kBatch - 1) / 8 & 1))) {
         const auto compute = [&](auto within) { // nothing before the stretch is written, nothing behind it summed up
 #pragma unroll
           for (int j = 0; j < kBatch; ++j) {

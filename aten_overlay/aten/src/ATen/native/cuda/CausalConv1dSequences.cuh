@@ -174,12 +174,11 @@ struct TapMasks {
     return data[b * pitch + t];
   }
 
-  // Whether `count` positions from t on, at most 8 of them, are straight, if only because all of 8 others beside them are.
-  __device__ bool straight_positions(int64_t b, int64_t t, int count) const {
-    const auto bit = [&](int64_t t) {
-      return t >= pitch || straight[(b * pitch + t) / kMaskTile] >> t % kMaskTile / 8 & 1;
-    };
-    return bit(t) && bit(t + count - 1);
+  // A bit for every 8 positions from t / 8 * 8 on: whether they are straight; all beyond the end.
+  __device__ unsigned straight_bits(int64_t b, int64_t t) const {
+    const auto* word = straight + (b * pitch + t) / kMaskTile;
+    const auto next = t / kMaskTile * kMaskTile + kMaskTile < pitch ? word[1] : kEveryLane;
+    return __funnelshift_r(*word, next, static_cast<unsigned>(t % kMaskTile / 8));
   }
 
   // Which lanes' vectors of kVec positions from t on, a multiple of kVec * kLanes, are straight; all beyond the end.

@@ -213,6 +213,11 @@ struct View {
   __device__ scalar_t* at(int64_t b, int64_t d, int64_t t) const {
     return data + b * batch + d * channel + t * time;
   }
+
+  // Row (b, d) where both numbers fit into 32 bits.
+  __device__ scalar_t* row(int64_t b, int64_t d) const {
+    return data + (static_cast<unsigned>(b) * batch + static_cast<unsigned>(d) * channel);
+  }
 };
 
 template <typename scalar_t>
@@ -291,6 +296,12 @@ struct Parameters {
   // All taps of a channel, and its bias.
   template <int W>
   __device__ void load(int64_t d, Values<acc_t, W>& taps, acc_t& offset) const {
+    if (dense) {
+      Values<acc_t, 1> offsets;
+      load_dense<W, 1>(d, taps, offsets);
+      offset = offsets[0];
+      return;
+    }
     with_type([&](auto zero) {
       using param_t = decltype(zero);
       const auto* from = static_cast<const param_t*>(weight) + d * weight_channel;
