@@ -123,26 +123,6 @@ struct Window {
     }
   }
 
-  // The same at a pointer to a vector; of the vectors before it, those up to `reach` back.
-  __device__ void load(const scalar_t* from, int reach) {
-    own = load_vector<scalar_t, kVec>(from);
-#pragma unroll
-    for (int q = 1; q <= kBefore; ++q) {
-      if (q < kBefore) {
-        before[q - 1] = reach >= q ? load_vector<scalar_t, kVec>(from - q * kVec) : vector_t{};
-      } else {
-        Vector<scalar_t, kLoaded> last{};
-        if (reach >= q) {
-          last = load_vector<scalar_t, kLoaded>(from - (q - 1) * kVec - kLoaded);
-        }
-#pragma unroll
-        for (int i = 0; i < last.kWords; ++i) {
-          before[q - 1].words[i + own.kWords - last.kWords] = last.words[i];
-        }
-      }
-    }
-  }
-
   // The same for any t and any row.
   __device__ void load(const Row<scalar_t>& row, int64_t t) {
     own = row.load(t);
