@@ -8,8 +8,8 @@ namespace at::native {
 
 namespace {
 
-// Positions that are read and computed at once, and how many such batches are on their way; warps of a block, one behind
-// the other in time; blocks of a multiprocessor; the most positions of a warp.
+// Positions that are read and computed at once, and how many such batches are on their way; warps of a block, one
+// behind the other in time; blocks of a multiprocessor; the most positions of a warp.
 constexpr int kBatch = 4;
 constexpr int kBatches = 2;
 constexpr int kWarps = 4;
