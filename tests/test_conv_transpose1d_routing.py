@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from overlay.edits import apply_edits
 from overlay.model import load_patches
 from overlay.paths import REPO
@@ -55,6 +57,46 @@ for name in ("convolution", "convolution_backward"):
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
+
+
+CODEGEN_CMAKE = """\
+  file(GLOB_RECURSE all_python "${CMAKE_CURRENT_LIST_DIR}/../torchgen/*.py")
+"""
+PROJECT = """\
+cmake_minimum_required(VERSION 3.18)
+project(build NONE)
+macro(torch_cuda_get_nvcc_gencode_flag variable)
+  set(${variable} ${FLAGS})
+endmacro()
+include(cmake/Codegen.cmake)
+foreach(source ConvTranspose1d ConvTranspose1dGradWeight Convolution)
+  get_source_file_property(flags "${CMAKE_SOURCE_DIR}/aten/src/ATen/native/cuda/${source}.cu" COMPILE_FLAGS)
+  message(STATUS "${source}: ${flags}")
+endforeach()
+"""
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs cmake")
+@pytest.mark.parametrize("targets, added", [(("80", "90"), True), (("80",), False), (("90", "90a"), False)])
+def test_a_build_compiles_the_kernels_for_sm_90a(tmp_path, targets, added):
+    edits = [edit for edit in load_patches() if edit.target == "cmake/Codegen.cmake"]
+    text, outcomes = apply_edits("cmake/Codegen.cmake", CODEGEN_CMAKE.encode(), edits)
+    assert len(outcomes) == 1 and not outcomes[0].error
+    sources = tmp_path / "aten/src/ATen/native/cuda"
+    sources.mkdir(parents=True)
+    (tmp_path / "cmake").mkdir()
+    for name in ("ConvTranspose1d.cu", "ConvTranspose1dGradWeight.cu", "Convolution.cu"):
+        (sources / name).touch()
+    (tmp_path / "cmake/Codegen.cmake").write_bytes(text)
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    flags = ";".join(f"-gencode;arch=compute_{target},code=sm_{target}" for target in targets)
+    command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build"), "-DUSE_CUDA=ON", f"-DFLAGS={flags}"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    ours = "-gencode arch=compute_90a,code=sm_90a" if added else "NOTFOUND"
+    for source in ("ConvTranspose1d", "ConvTranspose1dGradWeight"):
+        assert f"-- {source}: {ours}\n" in run.stdout
+    assert "-- Convolution: NOTFOUND\n" in run.stdout
 
 
 # ---- Wheel mode -----------------------------------------------------------------------------
@@ -197,7 +239,7 @@ def test_the_committed_rule_is_what_was_measured():
     assert rule.HEADER.read_text() == rule.header(paths)
 
 
-def test_the_nearest_measured_shape_decides(tmp_path):
+def test_near_measured_shapes_decide(tmp_path):
     measured = csv_file(tmp_path, "measured.csv", [
         {"pass": "grad_input"},
         {"math": "bfloat16"},
@@ -226,12 +268,15 @@ assert not faster(name="grad_weight") and not faster(tf32=True) and not faster(d
 assert not faster(name="grad_input", dtype=torch.bfloat16)
 assert not faster(capability=80) and not faster(capability=100)
 assert not faster(n=1) and faster(n=1, length=4 * 4096) and faster(length=4 * 4096), "batch and length together"
-assert not faster(length=1024) and not faster(length=1500) and faster(length=2800), "the nearer of two"
+assert not faster(cin=65, length=4096) and faster(cin=65, length=4097), "within reach of both, and of one"
+assert not faster(length=1024) and not faster(length=1500) and not faster(length=2800), "both near ones have to agree"
 assert not faster(length=17 * 1024), "more than two octaves off"
-assert faster(cin=128) and not faster(cin=129) and faster(cin=32) and not faster(cin=31)
-assert faster(cout=64) and not faster(cout=65) and faster(k=8) and not faster(k=9) and not faster(k=1)
-assert faster(stride=1) and faster(stride=4) and not faster(stride=5)
-assert not faster(cin=512, cout=256, groups=8), "groups"
+long = {{"length": 4 * 4096}}
+assert faster(cin=128, **long) and not faster(cin=129, **long) and faster(cin=32, **long) and not faster(cin=31, **long)
+assert faster(cout=64, **long) and not faster(cout=65, **long)
+assert faster(k=8, **long) and not faster(k=9, **long) and not faster(k=1, **long)
+assert faster(stride=1, **long) and faster(stride=4, **long) and not faster(stride=5, **long)
+assert not faster(cin=512, cout=256, groups=8, **long), "groups"
 assert faster(k=3, dilation=2) and faster(k=3, dilation=3) and not faster(k=3, dilation=2, dtype=torch.bfloat16)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

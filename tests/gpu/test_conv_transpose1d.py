@@ -166,9 +166,7 @@ def test_float32_is_accurate(shape):
     x, w, b = random(*input_sizes), random(*weight_sizes), random(weight_sizes[1] * p.groups)
     with native("forward"):
         ours = relative_error(x, w, b, p)
-    with cudnn.flags(enabled=True, allow_tf32=False, conv_transpose1d_kernel="cudnn"):
-        theirs = relative_error(x, w, b, p)
-    assert ours <= max(1.5e-7, theirs), (ours, theirs)
+    assert ours <= 1.5e-7
 
 
 def lognormal(*sizes):
@@ -390,16 +388,32 @@ def test_weights_that_lie_channels_last_go_where_they_went():
     torch.testing.assert_close(ours, F.conv_transpose1d(x, w.contiguous()), rtol=1e-5, atol=1e-5)
 
 
-def test_memory_is_the_output():
-    for dtype in DTYPES:
-        x, w, b = random(4, 32, 2**17, dtype=dtype), random(32, 64, 3, dtype=dtype), random(64, dtype=dtype)
-        F.conv_transpose1d(x, w, b, **HEADLINE.arguments())
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        with native("forward"):
-            out = F.conv_transpose1d(x, w, b, **HEADLINE.arguments())
-        extra = torch.cuda.max_memory_allocated() - before - out.numel() * out.element_size()
-        assert extra < 2**20, f"{extra} bytes beside the output"
+def memory_beside_the_output(x, w, b, p: Parameters) -> int:
+    F.conv_transpose1d(x, w, b, **p.arguments())
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with native("forward"):
+        out = F.conv_transpose1d(x, w, b, **p.arguments())
+    return torch.cuda.max_memory_allocated() - before - out.numel() * out.element_size()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_memory_is_the_output_where_channels_are_few(dtype):
+    x, w, b = random(4, 32, 2**17, dtype=dtype), random(32, 64, 3, dtype=dtype), random(64, dtype=dtype)
+    assert memory_beside_the_output(x, w, b, HEADLINE) < 2**20
+
+
+def test_memory_is_the_output_where_one_tile_has_all_rows():
+    x, w, b = random(4, 128, 2**14), random(128, 128, 3), random(128)
+    assert memory_beside_the_output(x, w, b, Parameters()) < 2**20
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_packed_operands_take_memory_elsewhere(dtype):
+    x, w, b = random(8, 256, 2**12, dtype=dtype), random(256, 128, 16, dtype=dtype), random(128, dtype=dtype)
+    extra = memory_beside_the_output(x, w, b, Parameters(8, 4))
+    planes = 1.6 if dtype == torch.float32 else 1.1  # three terms of two bytes, and the columns that tiles share
+    assert extra < planes * x.numel() * x.element_size() + 3 * w.numel() * w.element_size()
 
 
 # ---- Ways in --------------------------------------------------------------------------------
@@ -410,10 +424,11 @@ def example(dtype=torch.float32):
 
 
 P = Parameters(stride=2, padding=1, output_padding=1)
+ARGUMENTS = P.arguments()  # outside of what is compiled
 
 
 def call(x, w, b):
-    return F.conv_transpose1d(x, w, b, **P.arguments())
+    return F.conv_transpose1d(x, w, b, **ARGUMENTS)
 
 
 def test_module_unbatched_and_inference_mode():
@@ -484,7 +499,8 @@ def test_compile_and_export():
     expected_grads = torch.autograd.grad(expected.sin().sum(), tensors)
     for dynamic in (False, True):
         torch._dynamo.reset()
-        with native(*PASSES, times=None):
+        # Inductor makes a sum of its own of the bias's gradient.
+        with native(*PASSES[:3], times=None):
             out = torch.compile(call, fullgraph=True, dynamic=dynamic)(*tensors)
             grads = torch.autograd.grad(out.sin().sum(), tensors)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
@@ -610,6 +626,37 @@ def test_the_switch():
         call(x, w, b)
 
 
+@pytest.mark.parametrize("math_name", ("float32", "tf32", "bfloat16"))
+@pytest.mark.parametrize("shape", [
+    ((16, 64, 4096), (64, 32, 4), Parameters(2, 1)),
+    ((16, 512, 32), (512, 256, 16), Parameters(8, 4)),
+    ((1, 1026, 224), (1026, 1, 1024), Parameters(256)),
+], ids=str)  # fmt: skip
+def test_auto_computes_each_pass_once(shape, math_name):
+    """By the kernels that were measured to be faster: shapes of which each has some passes of either kind."""
+    input_sizes, weight_sizes, p = shape
+    dtype = torch.bfloat16 if math_name == "bfloat16" else torch.float32
+    sizes = input_sizes, weight_sizes, weight_sizes[1:2]
+    leaves = [random(*each, dtype=dtype).requires_grad_() for each in sizes]
+    capability = torch.cuda.get_device_capability()
+    ours = [
+        name
+        for name in PASSES
+        if torch.ops.aten_overlay.conv_transpose1d_was_faster(
+            10 * capability[0] + capability[1], name, dtype, math_name == "tf32", input_sizes, weight_sizes, p.stride,
+            p.dilation, p.groups)
+    ]  # fmt: skip
+    with cudnn.flags(enabled=True, allow_tf32=math_name == "tf32", conv_transpose1d_kernel="auto"), native(*ours):
+        out = F.conv_transpose1d(*leaves, **p.arguments())
+        grad = random(*out.shape, dtype=dtype)
+        grads = torch.autograd.grad(out, leaves, grad)
+    exact = [tensor.detach().double().requires_grad_() for tensor in leaves]
+    exact_out = F.conv_transpose1d(*exact, **p.arguments())
+    tolerance = 2e-6 if math_name == "float32" else 4e-3
+    for got, want in zip((out, *grads), (exact_out, *torch.autograd.grad(exact_out, exact, grad.double()))):
+        assert (got.double() - want).norm() <= tolerance * want.norm()
+
+
 def test_without_cudnn():
     x, w, b = example()
     expected = call(x, w, b)
@@ -666,7 +713,10 @@ def test_one_gradient_at_a_time():
     for i, name in enumerate(PASSES[1:]):
         with native(name):
             one = torch.ops.aten.convolution_backward(grad, x, w, [10], *arguments, [i == j for j in range(3)])
-        assert [g is None for g in one] == [i != j for j in range(3)] and torch.equal(one[i], together[i])
+        assert [g is None for g in one] == [i != j for j in range(3)]
+        # The bias's gradient comes from another kernel if the weight's is asked for, too.
+        rtol, atol = (1e-6, 1e-5) if name == "grad_bias" else (0, 0)
+        torch.testing.assert_close(one[i], together[i], rtol=rtol, atol=atol)
 
 
 # ---- Inputs that broke others ---------------------------------------------------------------

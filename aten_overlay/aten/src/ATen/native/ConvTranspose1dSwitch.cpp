@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -51,7 +50,8 @@ std::array<std::atomic<int64_t>, kPasses.size()> counts;
 
 // ---- The measured rule ----------------------------------------------------------------------
 
-// What a shape's speed depends on, in octaves; how far off a measured shape may lie in each.
+// What a shape's speed depends on, in octaves; how far off a measured shape may lie in each. All that lie so near have to
+// agree, but for one of the very same features, which decides alone.
 constexpr size_t kFeatures = 6;
 using Features = std::array<double, kFeatures>;
 constexpr Features kReach = {1, 1, 1, 1, 2, 1};
@@ -108,25 +108,28 @@ bool conv_transpose1d_was_faster(
     IntArrayRef weight_sizes,
     const ConvTranspose1dParams& params) {
   const auto here = features(input_sizes, weight_sizes, params);
-  double nearest = std::numeric_limits<double>::infinity();
-  bool faster = false;
+  bool any = false;
+  bool all = true;
   for (const auto row : c10::irange(kConvTranspose1dMeasured.size())) {
     const auto& measured = kConvTranspose1dMeasured[row];
     if (measured.capability != capability || (measured.params.dilation > 1) != (params.dilation > 1)) {
       continue;
     }
     const auto& there = measured_features()[row];
-    double distance = 0;
+    bool near = true;
     for (const auto i : c10::irange(kFeatures)) {
-      const double octaves = std::abs(here[i] - there[i]) / kReach[i];
-      distance += octaves <= 1 ? octaves * octaves : std::numeric_limits<double>::infinity();
+      near = near && std::abs(here[i] - there[i]) <= kReach[i];
     }
-    if (distance < nearest) {
-      nearest = distance;
-      faster = (measured.faster >> column(pass, dtype, math)) & 1;
+    if (near) {
+      const bool faster = (measured.faster >> column(pass, dtype, math)) & 1;
+      if (here == there) {
+        return faster;
+      }
+      any = true;
+      all = all && faster;
     }
   }
-  return faster;
+  return any && all;
 }
 
 TORCH_LIBRARY_FRAGMENT(aten_overlay, m) {

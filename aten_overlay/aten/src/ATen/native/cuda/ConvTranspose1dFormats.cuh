@@ -140,6 +140,19 @@ struct Extremes {
     add_most(value);
   }
 
+  __device__ void join_warp() {
+    least = __reduce_min_sync(0xFFFFFFFFu, least);
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+  }
+
+  // With those of warps: (least, most) each.
+  __device__ void join(const uint2* of_warps, int warps) {
+    for (int i = 0; i < warps; ++i) {
+      least = min(least, of_warps[i].x);
+      most = max(most, of_warps[i].y);
+    }
+  }
+
   __device__ bool has_small() const {
     return least < kSmall - 1;
   }

@@ -63,6 +63,30 @@ __device__ inline void end_copies(uint32_t full) {
 #endif
 }
 
+// Copies the units of a chunk's weights, by one warp.
+template <typename Shape>
+__device__ void copy_weights(
+    const Problem& p,
+    const PackedWeights<Shape>& weight,
+    int64_t first_unit,
+    bool scaled,
+    const Shared<Shape>& shared,
+    Ring& ring) {
+  const int bytes = scaled ? Shape::Scaled::kUnitBytes : Shape::kUnitBytes;
+  for (auto unit = first_unit; unit < first_unit + p.taps; ++unit) {
+    const auto full = shared.weight_full(ring.slot);
+    begin_copies(shared.weight_empty(ring.slot), full, ring.parity ^ 1, bytes);
+    copy(
+        shared.base,
+        shared.weights(ring.slot),
+        scaled ? weight.scaled_unit(unit) : weight.unit(unit),
+        bytes,
+        full);
+    end_copies(full);
+    ring.advance();
+  }
+}
+
 template <typename Shape>
 __device__ void copy_factors(
     const Problem& p,
@@ -77,7 +101,7 @@ __device__ void copy_factors(
   bool resident = false;
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const auto tile = find_tile<Shape>(tiling, index);
-    auto unit = (tile.group * tiling.row_tiles + tile.row_tile) * tiling.units;
+    const auto unit = (tile.group * tiling.row_tiles + tile.row_tile) * tiling.units;
     const auto first = (tile.group * tiling.column_tiles + tile.column_tile) * tiling.chunks;
     const auto packed_at = [&](int chunk) {
       return Shape::Format::kExact && chunk < tiling.chunks ? found[first + chunk] : Packed{0.0f, 0};
@@ -97,25 +121,154 @@ __device__ void copy_factors(
       copy(shared.base, shared.source(sources.slot), source + (first + chunk) * source_bytes, bytes, full);
       end_copies(full);
       sources.advance();
-      for (int j = 0; j < p.taps && !resident; ++j, ++unit) {
-        const auto unit_full = shared.weight_full(weights.slot);
-        const int unit_bytes = scaled ? Scaled::kUnitBytes : Shape::kUnitBytes;
-        begin_copies(shared.weight_empty(weights.slot), unit_full, weights.parity ^ 1, unit_bytes);
-        copy(
-            shared.base,
-            shared.weights(weights.slot),
-            scaled ? weight.scaled_unit(unit) : weight.unit(unit),
-            unit_bytes,
-            unit_full);
-        end_copies(unit_full);
-        weights.advance();
+      if (!resident) {
+        copy_weights(p, weight, unit + chunk * p.taps, scaled, shared, weights);
       }
     }
     resident = tiling.resident;
   }
 }
 
+// Where one row tile is all there is, nothing is packed twice if the copying warpgroup packs the source of each tile
+// itself, instead of a kernel before: a thread one column, and some threads a block of another column.
+template <typename Shape>
+__device__ void pack_factors(
+    const Problem& p,
+    const Tiling& tiling,
+    const typename Shape::Format::scalar_t* source,
+    const PackedWeights<Shape>& weight,
+    const Shared<Shape>& shared) {
+  using Format = typename Shape::Format;
+  using Scaled = typename Shape::Scaled;
+  constexpr int kBarrier = 1 + Shape::kGroups; // behind those of Store
+  const int thread = threadIdx.x % kWarpgroup, lane = threadIdx.x % kWarp, warp = thread / kWarp;
+  const int columns = tiling.source_columns, halo = columns - Shape::kColumns;
+  const bool has_extra = thread < halo * kChunkBlocks;
+  const int extra_block = has_extra ? thread / halo : 0;
+  const int extra_column = Shape::kColumns + (has_extra ? thread % halo : 0);
+  const int length = static_cast<int>(p.length), channels = static_cast<int>(p.channels);
+  Ring weights(tiling.weight_slots), sources(tiling.source_slots);
+  for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
+    const auto tile = find_tile<Shape>(tiling, index);
+    // The place of a column in its channel 0, or null.
+    const auto find = [&](int column) -> const float* {
+      const auto flat = tile.column_tile * Shape::kColumns + column;
+      const auto n = flat / p.pitch(), u = flat - n * p.pitch() + p.base;
+      return n < p.batch && u >= 0 && u < p.length ? source + (n * p.groups + tile.group) * p.channels * p.length + u
+                                                   : nullptr;
+    };
+    const auto* main_from = find(thread);
+    const auto* extra_from = has_extra ? find(extra_column) : nullptr;
+    const auto load = [&](const float* from, int block, float(&values)[Format::kBlock]) {
+#pragma unroll
+      for (int e = 0; e < Format::kBlock; ++e) {
+        const int channel = block * Format::kBlock + e;
+        values[e] = from && channel < channels ? __ldg(from + channel * length) : 0.0f;
+      }
+    };
+    for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
+      float main[kChunkBlocks][Format::kBlock], extra[Format::kBlock];
+#pragma unroll
+      for (int block = 0; block < kChunkBlocks; ++block) {
+        load(main_from, chunk * kChunkBlocks + block, main[block]);
+      }
+      load(extra_from, chunk * kChunkBlocks + extra_block, extra);
+      const auto first_unit = tile.group * tiling.units + chunk * p.taps;
+      bool scaled = true;
+      for (auto unit = first_unit; unit < first_unit + p.taps; ++unit) {
+        scaled = scaled && packed_of<Scaled>(weight.scaled_unit(unit)).unscale != 0;
+      }
+      Extremes extremes;
+#pragma unroll
+      for (int e = 0; e < Format::kBlock; ++e) {
+#pragma unroll
+        for (int block = 0; block < kChunkBlocks; ++block) {
+          extremes.add(main[block][e]);
+        }
+        extremes.add(extra[e]);
+      }
+      extremes.join_warp();
+      if (lane == 0) {
+        shared.extremes()[warp] = make_uint2(extremes.least, extremes.most);
+      }
+      named_barrier(kBarrier, kWarpgroup);
+      extremes.join(shared.extremes(), kWarpgroup / kWarp);
+      scaled = scaled && extremes.fits_scaled();
+      barrier_wait(shared.source_empty(sources.slot), sources.parity ^ 1);
+      const auto to = shared.address + shared.source(sources.slot);
+      const float scale = extremes.scale();
+      const auto put = [&](const float(&values)[Format::kBlock], int block, int column) {
+        const auto place = to + (block * columns + column) * 16;
+        const auto plane_bytes = kChunkBlocks * columns * 16;
+        if (scaled) {
+          uint32_t words[ScaledFormat::kPlanes][4];
+          ScaledFormat::split(values, scale, words);
+#pragma unroll
+          for (int plane = 0; plane < ScaledFormat::kPlanes; ++plane) {
+            store_shared(place + plane * plane_bytes, words[plane]);
+          }
+        } else {
+          uint32_t words[Format::kPlanes][4];
+          Format::split(values, words);
+#pragma unroll
+          for (int plane = 0; plane < Format::kPlanes; ++plane) {
+            store_shared(place + plane * plane_bytes, words[plane]);
+          }
+        }
+      };
+#pragma unroll
+      for (int block = 0; block < kChunkBlocks; ++block) {
+        put(main[block], block, thread);
+      }
+      if (has_extra) {
+        put(extra, extra_block, extra_column);
+      }
+      if (thread == 0) {
+        *shared.packed(sources.slot) = {scaled ? extremes.unscale() : 0.0f, extremes.flags()};
+      }
+      fence_async();
+      named_barrier(kBarrier, kWarpgroup);
+      if (thread == 0) {
+        barrier_arrive(shared.source_full(sources.slot));
+      }
+      sources.advance();
+      if (warp == 0) {
+        copy_weights(p, weight, first_unit, scaled, shared, weights);
+      }
+    }
+  }
+}
+
 // ---- Products ------------------------------------------------------------------------------
+
+// Two warpgroups take turns on the tensor cores, so that one multiplies while the other adds up.
+class Turns {
+ public:
+  __device__ explicit Turns(int warpgroup) : warpgroup_(warpgroup), waits_(warpgroup > 0) {}
+
+  __device__ void begin() {
+    if (waits_) {
+      named_barrier(kFirst + warpgroup_, 2 * kWarpgroup);
+    }
+    waits_ = true;
+  }
+
+  __device__ void end() const {
+    named_barrier_arrive(kFirst + 1 - warpgroup_, 2 * kWarpgroup);
+  }
+
+  // After the last turn of all.
+  __device__ void finish() {
+    if (warpgroup_ == 0 && waits_) {
+      begin();
+    }
+  }
+
+ private:
+  static constexpr int kFirst = 4;
+  int warpgroup_;
+  bool waits_;
+};
 
 // The places of a unit's factors in shared memory, for one warpgroup.
 struct Factors {
@@ -229,7 +382,7 @@ __device__ void add_products(float (&sums)[kSums], const Factors& factors, float
 
 #endif
 
-template <typename Shape>
+template <typename Shape, bool kDeep>
 __device__ void multiply(
     const Problem& p,
     const Tiling& tiling,
@@ -242,6 +395,7 @@ __device__ void multiply(
   const bool leader = threadIdx.x % kWarp == 0;
   const auto source_block = static_cast<uint32_t>(tiling.source_columns) * 16;
   Ring weights(tiling.weight_slots), sources(tiling.source_slots);
+  [[maybe_unused]] Turns turns(warpgroup);
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const auto tile = find_tile<Shape>(tiling, index);
     float sums[Shape::kSums];
@@ -249,9 +403,19 @@ __device__ void multiply(
     for (int i = 0; i < Shape::kSums; ++i) {
       sums[i] = 0;
     }
+    constexpr bool kTotals = kDeep && Format::kExact;
+    float totals[kTotals ? Shape::kSums : 1]; // of all but the last kTogether units
+    if constexpr (kTotals) {
+#pragma unroll
+      for (int i = 0; i < Shape::kSums; ++i) {
+        totals[i] = 0;
+      }
+    }
+    int together = 0;
     int flags = 0;
     int done_weights = -1, done_source = -1; // slots whose last products are on their way
     const auto release = [&] {
+      __syncwarp(); // all lanes have read what the slots say of their scales
       if (leader) {
         if (done_weights >= 0 && !tiling.resident) {
           barrier_arrive(shared.weight_empty(done_weights));
@@ -288,20 +452,24 @@ __device__ void multiply(
           if constexpr (Format::kExact) {
             // As below, no more than a unit is summed on tensor cores.
             static_assert(Shape::kSums == 64);
-            float small[Shape::kSums], part[Shape::kSums];
+            float part[Shape::kSums];
+            turns.begin();
             wgmma_fence();
-            start_product<Scaled>(small, factors, 1, 0, true);
-            start_product<Scaled>(small, factors, 0, 1, false);
+            start_product<Scaled>(part, factors, 1, 0, true);
+            start_product<Scaled>(part, factors, 0, 1, false);
             wgmma_commit();
-            start_product<Scaled>(part, factors, 0, 0, true);
-            wgmma_commit();
-            wgmma_wait<1>();
-            keep_in_registers(small);
-            const float small_scale = scale / ScaledFormat::kSecond;
+            turns.end();
+            wgmma_wait<0>();
+            keep_in_registers(part);
 #pragma unroll
             for (int i = 0; i < Shape::kSums; ++i) {
-              sums[i] = __fmaf_rn(small[i], small_scale, sums[i]);
+              part[i] *= 1 / ScaledFormat::kSecond;
             }
+            turns.begin();
+            wgmma_fence();
+            start_product<Scaled>(part, factors, 0, 0, false);
+            wgmma_commit();
+            turns.end();
             wgmma_wait<0>();
             keep_in_registers(part);
             done_weights = this_weights;
@@ -353,8 +521,24 @@ __device__ void multiply(
         release();
 #endif
         weights.advance();
+        if constexpr (kTotals) {
+          if (++together == kTogether) {
+            together = 0;
+#pragma unroll
+            for (int i = 0; i < Shape::kSums; ++i) {
+              totals[i] += sums[i];
+              sums[i] = 0;
+            }
+          }
+        }
       }
       sources.advance();
+    }
+    if constexpr (kTotals) {
+#pragma unroll
+      for (int i = 0; i < Shape::kSums; ++i) {
+        sums[i] += totals[i];
+      }
     }
 #if CONV_TRANSPOSE1D_WGMMA
     if constexpr (!Format::kExact) {
@@ -380,11 +564,14 @@ __device__ void multiply(
         flags}
         .run(sums);
   }
+  if constexpr (Format::kExact) {
+    turns.finish();
+  }
 }
 
 // ---- Kernel and launch ---------------------------------------------------------------------
 
-template <typename Shape>
+template <typename Shape, bool kPacksInside>
 __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
     const __grid_constant__ Problem p,
     const __grid_constant__ Tiling tiling,
@@ -410,16 +597,26 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) gemm_kernel(
   // Registers of all threads together stay those of 3 warpgroups at 168.
   if (threadIdx.x >= Shape::kConsumers) {
 #if CONV_TRANSPOSE1D_WGMMA
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if constexpr (kPacksInside) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    }
 #endif
-    if (threadIdx.x < Shape::kConsumers + kWarp) {
+    if constexpr (kPacksInside) {
+      pack_factors<Shape>(p, tiling, t.source, weight, shared);
+    } else if (threadIdx.x < Shape::kConsumers + kWarp) {
       copy_factors<Shape>(p, tiling, weight, source, found, shared);
     }
   } else {
 #if CONV_TRANSPOSE1D_WGMMA
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    if constexpr (kPacksInside) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
+    } else {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    }
 #endif
-    multiply<Shape>(p, tiling, t, shared);
+    multiply<Shape, !kPacksInside>(p, tiling, t, shared);
   }
 }
 
@@ -434,7 +631,7 @@ struct Workspace {
 
   Workspace(const Problem& p, const Tiling& tiling)
       : weight_blocks(p.groups * tiling.row_tiles * tiling.units),
-        source_blocks(p.groups * tiling.column_tiles * tiling.chunks),
+        source_blocks(tiling.packs_inside ? 0 : p.groups * tiling.column_tiles * tiling.chunks),
         source(PackedWeights<Shape>::bytes(weight_blocks)),
         found(source + source_blocks * Shape::source_bytes(tiling.source_columns)),
         bytes(found + source_blocks * static_cast<int64_t>(sizeof(Packed))) {}
@@ -461,16 +658,27 @@ void launch_gemm(
   const auto blocks = workspace.weight_blocks + workspace.source_blocks;
   if (Shape::Format::kExact) {
     pack(0, workspace.weight_blocks);
-    pack(workspace.weight_blocks, blocks);
+    if (workspace.source_blocks > 0) {
+      pack(workspace.weight_blocks, blocks);
+    }
   } else {
     pack(0, blocks);
   }
   const int bytes = Shape::kRings + tiling.weight_slots * Shape::kUnitBytes +
       tiling.source_slots * Shape::source_bytes(tiling.source_columns);
-  C10_CUDA_CHECK(cudaFuncSetAttribute(gemm_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors));
-  gemm_kernel<Shape><<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, weight, source, found);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  const auto launch = [&](auto kernel) {
+    C10_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    const auto grid = static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors));
+    kernel<<<grid, Shape::kThreads, bytes, stream>>>(p, tiling, t, weight, source, found);
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+  };
+  if constexpr (Shape::kPacksInside) {
+    if (tiling.packs_inside) {
+      launch(gemm_kernel<Shape, true>);
+      return;
+    }
+  }
+  launch(gemm_kernel<Shape, false>);
 }
 
 } // namespace at::native::conv_transpose1d

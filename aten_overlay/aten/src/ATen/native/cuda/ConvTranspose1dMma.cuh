@@ -58,6 +58,11 @@ __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// As named_barrier, but does not wait.
+__device__ inline void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Makes ordinary writes to shared memory visible to wgmma and bulk copies.
 __device__ inline void fence_async() {
 #if __CUDA_ARCH__ >= 900

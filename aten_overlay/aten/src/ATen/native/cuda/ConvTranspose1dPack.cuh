@@ -23,16 +23,12 @@ __device__ inline int block_flags(const Extremes& extremes) {
 
 // Over all threads of a block of `warps` warps.
 __device__ inline void join_block(Extremes& extremes, uint2* of_warps, int warps) {
-  extremes.least = __reduce_min_sync(0xFFFFFFFFu, extremes.least);
-  extremes.most = __reduce_max_sync(0xFFFFFFFFu, extremes.most);
+  extremes.join_warp();
   if (threadIdx.x % kWarp == 0) {
     of_warps[threadIdx.x / kWarp] = make_uint2(extremes.least, extremes.most);
   }
   __syncthreads();
-  for (int i = 0; i < warps; ++i) {
-    extremes.least = min(extremes.least, of_warps[i].x);
-    extremes.most = max(extremes.most, of_warps[i].y);
-  }
+  extremes.join(of_warps, warps);
 }
 
 // Packed weights: all units, and before them all of ScaledFormat, where there are both.
@@ -156,13 +152,28 @@ __device__ void load_column(
     typename Format::scalar_t (&values)[kBlocks][Format::kBlock]) {
   using scalar_t = typename Format::scalar_t;
   constexpr int kBlock = Format::kBlock;
-  const auto n = column / p.pitch();
-  const auto u = static_cast<int>((column - n * p.pitch()) * p.position_stride + p.base);
+  const auto pitch = p.pitch();
+  const auto n = (column | pitch) >> 32 == 0
+      ? static_cast<int64_t>(static_cast<uint32_t>(column) / static_cast<uint32_t>(pitch))
+      : column / pitch;
+  const auto u = static_cast<int>((column - n * pitch) * p.position_stride + p.base);
   const auto length = static_cast<int>(p.length), classes = static_cast<int>(p.classes);
   const auto step = static_cast<int>(p.class_step), channels = static_cast<int>(p.channels);
   exists = exists && n < p.batch;
   const auto* from = source + (n * p.groups + group) * p.channels * p.length + u;
   const auto zero = narrow<scalar_t>(0.0f);
+  if (classes == 1) {
+    exists = exists && static_cast<unsigned>(u) < static_cast<unsigned>(length);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+#pragma unroll
+      for (int e = 0; e < kBlock; ++e) {
+        const int channel = (first_block + i) * kBlock + e;
+        values[i][e] = exists && channel < channels ? from[channel * length] : zero;
+      }
+    }
+    return;
+  }
   int channel = first_block * kBlock / classes, klass = first_block * kBlock % classes;
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i) {
@@ -212,7 +223,7 @@ __device__ void pack_column(
 }
 
 // A block packs a chunk of a tile's columns and halo: [planes][blocks][columns][16 bytes]. Half its threads have half the
-// chunk's blocks.
+// blocks of the tile's columns, and each a block of the halo.
 template <typename Shape>
 __device__ void pack_source(
     const Problem& p,
@@ -223,50 +234,51 @@ __device__ void pack_source(
     Packed* found,
     int64_t index) {
   using Format = typename Shape::Format;
-  constexpr int kBlocks = kChunkBlocks / 2, kAcross = kPackThreads / 2;
-  constexpr int kTimes = (Shape::kColumns + kMaxHalo + kAcross - 1) / kAcross;
-  const int chunk = static_cast<int>(index % tiling.chunks);
+  using scalar_t = typename Format::scalar_t;
+  constexpr int kBlocks = kChunkBlocks / 2, kAcross = kPackThreads / 2, kTimes = Shape::kColumns / kAcross;
+  static_assert(Shape::kColumns % kAcross == 0 && kMaxHalo * kChunkBlocks <= kPackThreads);
+  const int chunk = static_cast<int>(index % tiling.chunks), first_block = chunk * kChunkBlocks;
   const auto tile = index / tiling.chunks % tiling.column_tiles, group = index / tiling.chunks / tiling.column_tiles;
   const int in_chunk = threadIdx.x / kAcross * kBlocks, first = threadIdx.x % kAcross;
-  const int columns = tiling.source_columns;
-  typename Format::scalar_t values[kTimes][kBlocks][Format::kBlock];
+  const int columns = tiling.source_columns, halo = columns - Shape::kColumns;
+  const bool has_extra = static_cast<int>(threadIdx.x) < halo * kChunkBlocks;
+  const int extra_block = has_extra ? threadIdx.x / halo : 0;
+  const int extra_column = Shape::kColumns + (has_extra ? threadIdx.x % halo : 0);
+  const auto first_column = tile * Shape::kColumns;
+  scalar_t values[kTimes][kBlocks][Format::kBlock], extra[1][Format::kBlock];
 #pragma unroll
   for (int time = 0; time < kTimes; ++time) {
-    const int column = first + time * kAcross;
-    load_column<Format>(
-        p,
-        source,
-        group,
-        chunk * kChunkBlocks + in_chunk,
-        tile * Shape::kColumns + column,
-        column < columns,
-        values[time]);
+    const auto column = first_column + first + time * kAcross;
+    load_column<Format>(p, source, group, first_block + in_chunk, column, true, values[time]);
   }
-  char* to = packed + index * Shape::source_bytes(columns) + (in_chunk * columns + first) * 16;
+  load_column<Format>(p, source, group, first_block + extra_block, first_column + extra_column, has_extra, extra);
+  char* to = packed + index * Shape::source_bytes(columns);
   const auto plane_bytes = static_cast<int64_t>(kChunkBlocks) * columns * 16;
   const auto put = [&](const auto& split) {
 #pragma unroll
     for (int time = 0; time < kTimes; ++time) {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        if (first + time * kAcross < columns) {
-          split(values[time][block], to + (block * columns + time * kAcross) * 16);
-        }
+        split(values[time][block], to + ((in_chunk + block) * columns + first + time * kAcross) * 16);
       }
+    }
+    if (has_extra) {
+      split(extra[0], to + (extra_block * columns + extra_column) * 16);
     }
   };
   if constexpr (Format::kExact) {
     __shared__ uint2 of_warps[kPackThreads / kWarp];
     Extremes extremes;
 #pragma unroll
-    for (int time = 0; time < kTimes; ++time) {
+    for (int e = 0; e < Format::kBlock; ++e) {
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int time = 0; time < kTimes; ++time) {
 #pragma unroll
-        for (int e = 0; e < Format::kBlock; ++e) {
+        for (int block = 0; block < kBlocks; ++block) {
           extremes.add(values[time][block][e]);
         }
       }
+      extremes.add(extra[0][e]);
     }
     join_block(extremes, of_warps, kPackThreads / kWarp);
     // Only where all weights that the chunk meets are scaled too.

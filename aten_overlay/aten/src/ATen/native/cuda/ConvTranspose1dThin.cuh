@@ -22,7 +22,7 @@ struct ThinShape
   static constexpr int kBlocks = kChunks * kChunkBlocks;
   static constexpr int kTile = 128; // columns that a tile stores
   static constexpr int kAligned = 32 / sizeof(typename Format::scalar_t);
-  static constexpr int kBlocksPerProcessor = 2;
+  static constexpr int kBlocksPerProcessor = sizeof(typename Format::scalar_t) == 2 && kChunks == 1 ? 3 : 2;
   static constexpr int kExtras = kBlocks > 4 ? 2 : 1; // blocks of other columns that a thread loads
   // The format whose weights stay in shared memory. Those of ExactFormat are read unit by unit for the tiles that need
   // it.

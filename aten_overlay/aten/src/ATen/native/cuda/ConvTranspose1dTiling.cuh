@@ -15,6 +15,7 @@ constexpr int kMaxHalo = 64;
 constexpr int kMaxWeightSlots = 8;
 constexpr int kMaxSourceSlots = 4;
 constexpr int kGroupRows = 64; // of a warpgroup
+constexpr int kTogether = 16; // units whose sums are added up before they are added to those before, for accuracy
 constexpr int kUnitTrailer = 128; // bytes behind a unit, beginning with Packed
 
 // How numbers have been packed: as ScaledFormat, by this scale's inverse, or, if that is 0, as the format itself, with
@@ -56,6 +57,7 @@ struct Tiling {
   int source_columns; // a tile's columns and the halo
   int weight_slots;
   int source_slots;
+  bool packs_inside; // the source, see pack_factors
   bool resident; // the weights of the only row tile stay in shared memory
   FastDivisor per_column; // outputs of a column in a run
   FastDivisor per_run; // outputs of a run in a pass of the epilogue
@@ -77,11 +79,13 @@ struct TileShape {
   static constexpr int kUnitBytes = Format::kPlanes * kChunkBlocks * kRows * 16 + kUnitTrailer;
   static constexpr int kSums = kGroupColumns / 2;
   static constexpr int kPassColumns = 32; // of the epilogue
+  static constexpr bool kPacksInside = Format::kExact && kColumns == kWarpgroup; // if the problem lets it
   static constexpr int kStagingPitch = kPassColumns + 8;
   static constexpr int kStagingFloats = kGroupRows * kStagingPitch;
 
   static constexpr int kPacked = 16 * (kMaxWeightSlots + kMaxSourceSlots); // behind the barriers
-  static constexpr int kOutputs = kPacked + kMaxSourceSlots * static_cast<int>(sizeof(Packed));
+  static constexpr int kExtremes = kPacked + kMaxSourceSlots * static_cast<int>(sizeof(Packed)); // of warps
+  static constexpr int kOutputs = kExtremes + kWarpgroup / kWarp * static_cast<int>(sizeof(uint2));
   static constexpr int kGroups = kRowGroups * kColumnGroups;
   static constexpr int kStaging = kOutputs + kGroups * 16 * kPassColumns;
   static constexpr int kRings = (kStaging + kGroups * kStagingFloats * 4 + 127) / 128 * 128;
@@ -126,6 +130,8 @@ Tiling make_tiling(const Problem& p, const Device& device) {
   const auto source_columns = static_cast<int>(Shape::kColumns + p.shift * (p.taps - 1));
   const auto memory = device.shared_bytes - Shape::kRings;
   const auto source_slots = Shape::Format::kPlanes == 1 ? kMaxSourceSlots : Shape::kColumns > 128 ? 2 : 3;
+  const bool packs_inside = Shape::kPacksInside && row_tiles == 1 && p.taps > 1 && units <= kTogether && p.classes == 1 &&
+      p.position_stride == 1 && (source_columns - Shape::kColumns) * kChunkBlocks <= kWarpgroup;
   const auto weight_slots = std::min<int>(
       kMaxWeightSlots, (memory - source_slots * Shape::source_bytes(source_columns)) / Shape::kUnitBytes);
   return {
@@ -141,6 +147,7 @@ Tiling make_tiling(const Problem& p, const Device& device) {
       source_columns,
       weight_slots,
       source_slots,
+      packs_inside,
       !Shape::Format::kExact && p.groups * row_tiles == 1 && units <= weight_slots,
       FastDivisor(static_cast<uint32_t>(run * p.gap)),
       FastDivisor(static_cast<uint32_t>(run * p.gap * Shape::kPassColumns))};
@@ -193,6 +200,9 @@ struct Shared {
   }
   __device__ Packed* packed(int slot) const {
     return reinterpret_cast<Packed*>(base + Shape::kPacked) + slot;
+  }
+  __device__ uint2* extremes() const {
+    return reinterpret_cast<uint2*>(base + Shape::kExtremes);
   }
   __device__ OutputColumn* outputs(int group) const {
     return reinterpret_cast<OutputColumn*>(base + Shape::kOutputs) + group * Shape::kPassColumns;
