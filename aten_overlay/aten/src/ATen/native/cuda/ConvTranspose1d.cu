@@ -1,6 +1,8 @@
 // conv_transpose1d's forward pass and its gradient of the input on CUDA: which kernel, and its memory.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/native/cuda/ConvTranspose1dDepthwise.cuh>
 #include <ATen/native/cuda/ConvTranspose1dThin.cuh>
+#include <ATen/native/cuda/ConvTranspose1dThinGrad.h>
 
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -107,6 +109,15 @@ bool uses_gemm(const Problem& p) {
   return fits_gemm(p) && p.depth() >= 8 && p.out_channels * p.phases >= 8;
 }
 
+template <typename scalar_t>
+void launch_direct(const Problem& p, const Tensors<scalar_t>& t, cudaStream_t stream) {
+  if (fits_depthwise(p)) {
+    launch_depthwise(p, t, stream);
+  } else {
+    launch_plain(p, t, stream);
+  }
+}
+
 void run(
     const Problem& p,
     const Tensor& source,
@@ -125,17 +136,17 @@ void run(
     const auto t = as_tensors<float, float>(source, weight, bias, out);
     if (!(gemm && (math == ConvTranspose1dMath::TF32 ? run_gemm<TF32Format>(p, t, options)
                                                      : run_gemm<ExactFormat>(p, t, options)))) {
-      launch_plain(p, t, stream);
+      launch_direct(p, t, stream);
     }
   } else if (out.scalar_type() == kHalf) {
     const auto t = as_tensors<__half, at::Half>(source, weight, bias, out);
     if (!(gemm && run_gemm<HalfFormat>(p, t, options))) {
-      launch_plain(p, t, stream);
+      launch_direct(p, t, stream);
     }
   } else {
     const auto t = as_tensors<__nv_bfloat16, at::BFloat16>(source, weight, bias, out);
     if (!(gemm && run_gemm<BFloat16Format>(p, t, options))) {
-      launch_plain(p, t, stream);
+      launch_direct(p, t, stream);
     }
   }
 }
@@ -175,6 +186,9 @@ void conv_transpose1d_grad_input_out_cuda(
     const Tensor& weight,
     const ConvTranspose1dParams& params,
     ConvTranspose1dMath math) {
+  if (grad_input.numel() > 0 && thin_grad_input(grad_input, grad_output, weight, params, math)) {
+    return;
+  }
   const auto p = grad_input_problem(grad_input.sizes(), weight.sizes(), grad_output.size(2), params);
   run(p, grad_output, weight, Tensor(), grad_input, math);
 }

@@ -45,8 +45,10 @@ void conv_transpose1d_grad_input_out_cuda(
     const ConvTranspose1dParams& params,
     ConvTranspose1dMath math);
 
+// Also the gradient of the bias, which may cost less so than by itself, unless `grad_bias` is undefined.
 void conv_transpose1d_grad_weight_out_cuda(
     const Tensor& grad_weight,
+    const Tensor& grad_bias,
     const Tensor& grad_output,
     const Tensor& input,
     const ConvTranspose1dParams& params,

@@ -5,6 +5,7 @@
 // sum of its own; these are added up in a fixed order, so that the result is the same on every run.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/native/cuda/ConvTranspose1dGradWeightGemm.cuh>
+#include <ATen/native/cuda/ConvTranspose1dThinGrad.h>
 
 #include <ATen/Dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -119,8 +120,9 @@ bool try_gemm(
   const auto tiling = make_weight_grad_tiling<Shape>(p, device);
   const WeightGradWorkspace<Shape> workspace(p, tiling);
   constexpr auto kMaxGrid = (int64_t(1) << 31) - 1;
-  if (tiling.slots < 2 || tiling.blocks > kMaxGrid || workspace.input_blocks > kMaxGrid ||
-      workspace.grad_output_blocks > kMaxGrid) {
+  if (tiling.slots < 2 || tiling.blocks > kMaxGrid ||
+      workspace.input_blocks + workspace.grad_output_blocks > kMaxGrid ||
+      (workspace.flags - workspace.sums) / 4 > tiling.parts * kMaxGrid) {
     return false; // too little shared memory, or too large a grid
   }
   const auto memory = at::empty({workspace.bytes}, grad_weight.options().dtype(kByte));
@@ -235,12 +237,22 @@ void grad_bias(const Tensor& grad_bias, const Tensor& grad_output) {
 
 void conv_transpose1d_grad_weight_out_cuda(
     const Tensor& grad,
+    const Tensor& grad_bias,
     const Tensor& grad_output,
     const Tensor& input,
     const ConvTranspose1dParams& params,
-    ConvTranspose1dMath /* the sums here are of float32 products either way */) {
+    ConvTranspose1dMath math) {
   const c10::cuda::CUDAGuard guard(grad.device());
-  if (grad.scalar_type() == kFloat) {
+  const auto done = thin_grad_weight(grad, grad_bias, grad_output, input, params, math);
+  if (grad_bias.defined() && done != ThinGradWeight::WeightAndBias) {
+    conv_transpose1d_grad_bias_out_cuda(grad_bias, grad_output);
+  }
+  if (done != ThinGradWeight::Nothing) {
+    return;
+  }
+  if (grad.scalar_type() == kFloat && math == ConvTranspose1dMath::TF32) {
+    grad_weight<TwoTermFormat, float>(grad, grad_output, input, params);
+  } else if (grad.scalar_type() == kFloat) {
     grad_weight<ExactFormat, float>(grad, grad_output, input, params);
   } else if (grad.scalar_type() == kHalf) {
     grad_weight<HalfFormat, at::Half>(grad, grad_output, input, params);

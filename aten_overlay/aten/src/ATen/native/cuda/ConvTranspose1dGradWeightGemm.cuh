@@ -84,18 +84,18 @@ WeightGradTiling make_weight_grad_tiling(const WeightGradProblems& p, const Devi
 
 // A factor is packed as [groups][tiles][stages][planes][blocks][positions][16 bytes].
 template <typename Shape>
-__global__ void __launch_bounds__(kPackThreads) pack_factor(
-    const __grid_constant__ Problem p,
+__device__ void pack_factor(
+    const Problem& p,
     const typename Shape::Format::scalar_t* source,
     int tiles,
     int64_t stages,
     int halo,
     uint4* packed,
-    int* flags) {
+    int* flags,
+    int64_t index) {
   using Format = typename Shape::Format;
   constexpr int kQuarters = Shape::kBlocks / kPackBlocks;
   const auto across = ceil_div(stages * Shape::kDepth + halo, kPackThreads);
-  const auto index = static_cast<int64_t>(blockIdx.x);
   const auto column = index % across * kPackThreads + threadIdx.x;
   const int quarter = static_cast<int>(index / across % kQuarters);
   const auto tile = index / across / kQuarters; // of all groups
@@ -127,6 +127,33 @@ __global__ void __launch_bounds__(kPackThreads) pack_factor(
     if (threadIdx.x == 0 && found) {
       atomicOr(flags, found);
     }
+  }
+}
+
+// The first blocks pack the input, the others grad_output.
+template <typename Shape>
+__global__ void __launch_bounds__(kPackThreads) pack_factors(
+    const __grid_constant__ WeightGradProblems p,
+    const __grid_constant__ WeightGradTiling tiling,
+    const typename Shape::Format::scalar_t* input,
+    const typename Shape::Format::scalar_t* grad_output,
+    int64_t input_blocks,
+    uint4* packed_input,
+    uint4* packed_grad_output,
+    int* flags) {
+  const auto index = static_cast<int64_t>(blockIdx.x);
+  if (index < input_blocks) {
+    pack_factor<Shape>(p.input, input, tiling.row_tiles, tiling.stages, 0, packed_input, flags, index);
+  } else {
+    pack_factor<Shape>(
+        p.grad_output,
+        grad_output,
+        tiling.column_tiles,
+        tiling.stages,
+        tiling.halo,
+        packed_grad_output,
+        flags,
+        index - input_blocks);
   }
 }
 
@@ -411,19 +438,18 @@ __global__ void __launch_bounds__(kWarp * kSumWarps) sum_weight_grads(
     const int* flags,
     typename Shape::Format::scalar_t* grad_weight) {
   const auto& g = p.grad_output;
-  const int rows = tiling.row_tiles * Shape::kTile, width = tiling.column_tiles * Shape::kTile;
-  const int taps = static_cast<int>(g.taps), classes = static_cast<int>(g.classes);
+  const auto rows = static_cast<unsigned>(tiling.row_tiles * Shape::kTile);
+  const auto width = static_cast<unsigned>(tiling.column_tiles * Shape::kTile);
+  const auto taps = static_cast<unsigned>(g.taps), classes = static_cast<unsigned>(g.classes);
   int64_t index;
   float sum;
   if (!sum_parts(sums, tiling.parts, g.groups * taps * rows * width, slices, index, sum)) {
     return;
   }
-  const int column = static_cast<int>(index % width);
-  const auto above = index / width;
-  const int ic = static_cast<int>(above % rows), tap = static_cast<int>(above / rows % taps);
-  const auto group = above / rows / taps;
-  const int oc = column / classes;
-  const auto k = g.tap_step * tap + column % classes;
+  const auto above = static_cast<unsigned>(index) / width, column = static_cast<unsigned>(index) - above * width;
+  const auto ic = above % rows, tap = above / rows % taps, group = above / rows / taps;
+  const auto oc = column / classes;
+  const auto k = g.tap_step * tap + (column - oc * classes);
   if (ic >= p.input.channels || oc >= g.channels || k >= g.kernel) {
     return;
   }
@@ -487,15 +513,14 @@ void launch_weight_grad(
   if constexpr (Shape::Format::kExact) {
     C10_CUDA_CHECK(cudaMemsetAsync(flags, 0, sizeof(int), stream));
   }
-  pack_factor<Shape><<<static_cast<unsigned>(workspace.input_blocks), kPackThreads, 0, stream>>>(
-      p.input, input, tiling.row_tiles, tiling.stages, 0, reinterpret_cast<uint4*>(memory), flags);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  pack_factor<Shape><<<static_cast<unsigned>(workspace.grad_output_blocks), kPackThreads, 0, stream>>>(
-      p.grad_output,
+  const auto pack_blocks = static_cast<unsigned>(workspace.input_blocks + workspace.grad_output_blocks);
+  pack_factors<Shape><<<pack_blocks, kPackThreads, 0, stream>>>(
+      p,
+      tiling,
+      input,
       grad_output,
-      tiling.column_tiles,
-      tiling.stages,
-      tiling.halo,
+      workspace.input_blocks,
+      reinterpret_cast<uint4*>(memory),
       reinterpret_cast<uint4*>(memory + workspace.grad_output),
       flags);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
@@ -506,7 +531,8 @@ void launch_weight_grad(
   weight_grad_kernel<Shape><<<static_cast<unsigned>(tiling.blocks), Shape::kThreads, bytes, stream>>>(
       p.grad_output, tiling, memory, memory + workspace.grad_output, sums);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const auto count = p.input.groups * p.input.taps * tiling.row_tiles * Shape::kTile * tiling.column_tiles * Shape::kTile;
+  const auto count =
+      p.input.groups * p.input.taps * tiling.row_tiles * Shape::kTile * tiling.column_tiles * Shape::kTile;
   sum_weight_grads<Shape><<<sum_blocks(count, tiling.parts), kWarp * kSumWarps, 0, stream>>>(
       p, tiling, sum_slices(tiling.parts), sums, input, grad_output, flags, grad_weight);
   C10_CUDA_KERNEL_LAUNCH_CHECK();

@@ -225,12 +225,14 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_cuda(
         grad_input = at::empty(input.sizes(), input.options());
         conv_transpose1d_grad_input_out_cuda(grad_input, grad, weight.contiguous(), call.params(), call.math());
       }
-      if (ours[1]) {
-        grad_weight = at::empty(weight.sizes(), weight.options());
-        conv_transpose1d_grad_weight_out_cuda(grad_weight, grad, input.contiguous(), call.params(), call.math());
-      }
       if (ours[2]) {
         grad_bias = at::empty({grad.size(1)}, grad.options());
+      }
+      if (ours[1]) {
+        grad_weight = at::empty(weight.sizes(), weight.options());
+        conv_transpose1d_grad_weight_out_cuda(
+            grad_weight, grad_bias, grad, input.contiguous(), call.params(), call.math());
+      } else if (ours[2]) {
         conv_transpose1d_grad_bias_out_cuda(grad_bias, grad);
       }
       if (!rest[0] && !rest[1] && !rest[2]) {
