@@ -13,7 +13,8 @@ from overlay.model import load_patches
 from overlay.paths import OVERLAYS
 from overlay.wheel_mode import build as wheel_mode
 from overlay.wheel_mode import toolchain
-from overlay.wheel_mode.metal import HOST_FLAGS, metallib_header, write_metal
+from overlay.wheel_mode.metal import HOST_FLAGS, REGISTRATIONS, metallib_header, write_metal
+from overlay.wheel_mode.target import from_python
 from wheel_mode_helpers import target_of
 
 KERNELS = checks.metal_files(OVERLAYS)
@@ -78,6 +79,31 @@ def test_host_code_with_kernels_to_compile_as_they_run(tmp_path):
     flags = ("-O0", *HOST_FLAGS, *(f"-I{folder}" for folder in metal.include))
     symbols = host_code.compile_object(HEAVISIDE, target.include, flags).read_bytes()
     assert b"heaviside_functor" in symbols  # the source of the kernels
+
+
+OVERRIDE = """
+#include <torch/library.h>
+static at::Tensor& put_nowhere(at::Tensor& self, const at::Tensor&, const at::Tensor&, bool) { return self; }
+TORCH_LIBRARY_IMPL(aten, CPU, m) { m.impl("put_", TORCH_FN(put_nowhere)); }
+"""
+
+
+def test_kernels_that_take_the_place_of_torchs_own_do_so_quietly(tmp_path):
+    """On the CPU, whose kernels can be overridden here; the next library's override is warned of."""
+    target = from_python(sys.executable)
+    (tmp_path / "RegisterMPS.cpp").write_text(OVERRIDE)
+    found = toolchain.find_toolchain(target)
+    libraries = []
+    for source in (REGISTRATIONS, tmp_path / "RegisterMPS.cpp"):
+        libraries.append(str(tmp_path / f"lib{source.stem}.so"))
+        includes = [f"-I{tmp_path}", f"-isystem{target.include}"]
+        command = [*found.compiler.split(), *found.flags, "-O0", "-w", "-shared", *includes, str(source)]
+        torch_libraries = [f"-L{target.root / 'torch' / 'lib'}", "-ltorch_cpu", "-lc10"]
+        subprocess.run([*command, "-o", libraries[-1], *torch_libraries], check=True)
+    load = "import sys, torch\nfor path in sys.argv[1:]: torch.ops.load_library(path); print(path, file=sys.stderr)"
+    run = subprocess.run([sys.executable, "-c", load, *libraries], capture_output=True, text=True, check=True)
+    quiet, _, warned = run.stderr.partition(libraries[0])
+    assert quiet == "" and "Overriding a previously registered kernel" in warned, run.stderr
 
 
 def test_the_simulated_device_is_no_part_of_the_package():

@@ -51,6 +51,16 @@ def test_expanded(sequences):
     torch.testing.assert_close(F.causal_conv1d(x, weight).cpu(), F.causal_conv1d(x.cpu(), weight.cpu()))
 
 
+def test_sequences_whose_numbers_differ_in_few_bits():
+    """Beyond what float32 and 32 bits tell apart."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(1, 3, 12), torch.randn(3, 4)
+    for first, second in ((2**24, 2**24 + 1), (1, 2**32 + 1), (2**53, 2**53 + 1)):
+        seq_idx = torch.tensor([[first] * 5 + [second] * 7])
+        actual = F.causal_conv1d(x.to("mps"), weight.to("mps"), seq_idx=seq_idx.to("mps"))
+        torch.testing.assert_close(actual.cpu(), F.causal_conv1d(x, weight, seq_idx=seq_idx))
+
+
 def test_some_gradients(sequences):
     x, weight, bias = sequences
     for wanted in range(3):

@@ -16,7 +16,7 @@ from .codegen import Generated, generate
 from .cuda import CudaToolchain, find_cuda
 from .files import sync_folder, write_if_changed
 from .manifest import extended_packages, python_edits
-from .metal import HOST_FLAGS, LINK_FLAGS, REGISTRATION_FLAGS, Metal, write_metal
+from .metal import HOST_FLAGS, LINK_FLAGS, REGISTRATION_FLAGS, REGISTRATIONS, Metal, write_metal
 from .ninja import Compile, has_work, run_ninja, write_compile_commands, write_ninja
 from .target import Target
 from .toolchain import Toolchain, find_toolchain
@@ -158,7 +158,7 @@ def _metal_compiles(metal: Metal, toolchain: Toolchain) -> list[Compile]:
     registrations = (*toolchain.generated_flags, *REGISTRATION_FLAGS, *includes)
     flags = (*toolchain.overlay_flags, *HOST_FLAGS, *includes)
     return [
-        Compile(metal.registrations, f"objects/generated/{metal.registrations.name}.o", registrations),
+        Compile(REGISTRATIONS, f"objects/generated/{REGISTRATIONS.name}.o", registrations),
         *(Compile(path, f"objects/mps/{path.name}.o", flags) for path in metal.sources),
     ]
 

@@ -21,14 +21,14 @@ from .target import Target
 HOST_FLAGS = ("-fno-objc-arc", "-DUSE_MPS", "-DPYTORCH_JIT_COMPILE_SHADERS", "-Wno-unguarded-availability-new")
 _FRAMEWORKS = ("Foundation", "Metal", "MetalPerformanceShaders", "MetalPerformanceShadersGraph")
 LINK_FLAGS = tuple(word for name in _FRAMEWORKS for word in ("-weak_framework", name))
+REGISTRATIONS = Path(__file__).with_name("cpp") / "registrations_mps.cpp"  # of operators of PyTorch that gain a kernel
 # See the replacement in RegisterDispatchKey.cpp.
 REGISTRATION_FLAGS = ("-DDISPATCH_KEY_NAMESPACE=RegisterMPSOfPyTorch",)
 
 
 @dataclass(frozen=True)
 class Metal:
-    include: tuple[Path, Path]
-    registrations: Path  # of operators of PyTorch that gain a kernel
+    include: tuple[Path, ...]
     sources: tuple[Path, ...]
 
 
@@ -41,7 +41,7 @@ def write_metal(target: Target, edits: list[Edit], roots: tuple[Path, ...], fold
     names = {path: f"ATen/native/mps/{path.stem}_metallib.h" for path in kernels}
     sync_folder(metallibs, {name: metallib_header(path, folders) for path, name in names.items()})
     sources = tuple(sorted(path for root in roots for path in root.rglob("*.mm")))
-    return Metal((registrations / "include", metallibs), registrations / "src" / "RegisterMPS.cpp", sources)
+    return Metal((registrations / "include", registrations / "src", metallibs), sources)
 
 
 def metallib_header(path: Path, folders: list[Path]) -> str:

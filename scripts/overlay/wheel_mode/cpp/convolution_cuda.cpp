@@ -1,9 +1,10 @@
 // Registers the CUDA kernels of convolution and convolution_backward, as a build's RegisterCUDA.cpp does by the edits of
 // native_functions.yaml. The wheel has a CUDA kernel of the second, and the dispatcher warns that it is overridden.
+#include "override_is_meant.h"
+
 #include <ATen/DeviceGuard.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/op_registration/adaption.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <array>
@@ -94,25 +95,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> wrapper_CUDA__convolution_backwar
       output_mask);
 }
 
-// Drops the one warning, passes on any other.
-class OverrideIsMeant : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    if (warning.msg().find("Overriding a previously registered kernel") == std::string::npos) {
-      others_->process(warning);
-    }
-  }
-
- private:
-  c10::WarningHandler* others_ = c10::WarningUtils::get_warning_handler();
-};
-
 } // namespace
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  OverrideIsMeant handler;
-  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
-  const c10::WarningUtils::WarnAlways always; // else the next override, another's, would not be warned of
+  const OverrideIsMeant guard;
   m.impl("convolution", TORCH_FN(wrapper_CUDA__convolution));
   m.impl("convolution_backward", TORCH_FN(wrapper_CUDA__convolution_backward));
 }
