@@ -227,11 +227,12 @@ def test_inf_and_nan(shape, dtype):
         np.testing.assert_allclose(ours[finite], exact[finite], rtol=torch.finfo(dtype).eps * 2, atol=1e-3)
 
 
-def test_gradients_of_inf_and_nan():
+@pytest.mark.parametrize("n, length", ((2, 70), (9, 4099)))
+def test_gradients_of_inf_and_nan(n, length):
     p = HEADLINE
-    x, w = random(2, 32, 70), random(32, 64, 3)
+    x, w = random(n, 32, length), random(32, 64, 3)
     x[1, 3, 5], w[4, 7, 1] = math.inf, math.nan
-    grad = random(2, 64, p.output_length(70, 3))
+    grad = random(n, 64, p.output_length(length, 3))
     grad[0, 1, 9] = -math.inf
     with native(*PASSES[1:]):
         actual = torch.ops.aten.convolution_backward(grad, x, w, [64], *p.convolution_arguments(), [True] * 3)
@@ -241,6 +242,43 @@ def test_gradients_of_inf_and_nan():
         np.testing.assert_array_equal(np.isnan(double(got)), np.isnan(want))
         np.testing.assert_array_equal(np.isposinf(double(got)), np.isposinf(want))
         np.testing.assert_array_equal(np.isneginf(double(got)), np.isneginf(want))
+
+
+# Few channels and enough positions for the kernels that read tensors as they lie.
+THIN = [
+    ((9, 32, 4099), (32, 64, 3), HEADLINE),
+    ((9, 31, 4100), (31, 62, 5), Parameters(dilation=3)),
+    ((9, 64, 4098), (64, 32, 4), Parameters(2, 1)),
+    ((9, 17, 4099), (17, 21, 5), Parameters(3, 2, 1, 2)),
+    ((9, 40, 4097), (40, 33, 3), Parameters()),
+    ((9, 70, 1031), (35, 9, 7), Parameters(2, 0, 0, 1, 2)),
+]
+
+
+def gradients_in_float64(grad, x, w, p: Parameters) -> tuple[np.ndarray, ...]:
+    """By PyTorch on the GPU, which takes these shapes in less time than the reference."""
+    bias = torch.zeros(grad.size(1), device="cuda", dtype=torch.float64)
+    leaves = [tensor.double().requires_grad_() for tensor in (x, w, bias)]
+    return tuple(map(double, torch.autograd.grad(F.conv_transpose1d(*leaves, **p.arguments()), leaves, grad.double())))
+
+
+@pytest.mark.parametrize("fill", (random, lognormal, spikes, subnormals, wide, "float16", "bfloat16"))
+@pytest.mark.parametrize("shape", THIN[:1] if REDUCED else THIN, ids=str)
+def test_gradients_of_thin_shapes(shape, fill):
+    (n, channels, length), weight_sizes, p = shape
+    dtype = getattr(torch, fill) if isinstance(fill, str) else torch.float32
+    fill = random if isinstance(fill, str) else fill
+    out_length = p.output_length(length, weight_sizes[2])
+    x, w = fill(n, channels, length).to(dtype), random(*weight_sizes, dtype=dtype)
+    grad = fill(n, weight_sizes[1] * p.groups, out_length).to(dtype)
+    with native(*PASSES[1:]):
+        actual = torch.ops.aten.convolution_backward(
+            grad, x, w, [grad.size(1)], *p.convolution_arguments(), [True] * 3)  # fmt: skip
+    exact = gradients_in_float64(grad, x, w, p)
+    magnitudes = gradients_in_float64(grad.abs(), x.abs(), w.abs(), p)
+    counts = (weight_sizes[1] * weight_sizes[2], n * out_length, n * out_length)
+    for got, want, magnitude, count in zip(actual, exact, magnitudes, counts):
+        assert_near(got, want, magnitude, count)
 
 
 def test_outputs_that_nothing_reaches_are_the_bias_whatever_the_input():
