@@ -387,78 +387,43 @@ __device__ __noinline__ float plain_weight_grad(
   return sum;
 }
 
-// The sum of all parts' sums at `index`, [parts][count], in an order that only their number decides: each of `slices`
-// warps adds up every slices-th part, and the first of them the slices. True for that one.
-constexpr int kSumWarps = 8;
-
-inline int sum_slices(int64_t parts) {
-  int slices = 1;
-  while (slices < kSumWarps && 2 * slices <= parts) {
-    slices *= 2;
-  }
-  return slices;
-}
-
-inline unsigned sum_blocks(int64_t count, int64_t parts) {
-  return static_cast<unsigned>(ceil_div(count, kSumWarps / sum_slices(parts) * kWarp));
-}
-
-static __device__ bool sum_parts(
-    const float* sums, int64_t parts, int64_t count, int slices, int64_t& index, float& sum) {
-  __shared__ float shared[kSumWarps][kWarp];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, slice = warp % slices;
-  index = (static_cast<int64_t>(blockIdx.x) * (kSumWarps / slices) + warp / slices) * kWarp + lane;
-  sum = 0;
-  if (index < count) {
-#pragma unroll 8
-    for (int64_t part = slice; part < parts; part += slices) {
-      sum += sums[part * count + index];
-    }
-  }
-  shared[warp][lane] = sum;
-  __syncthreads();
-  if (slice > 0 || index >= count) {
-    return false;
-  }
-  for (int i = 1; i < slices; ++i) {
-    sum += shared[warp + i][lane];
-  }
-  return true;
-}
-
-// The parts' sums are [parts][groups][taps][rows][columns].
+// An element of the weight a thread: the parts' sums, [parts][groups][taps][rows][columns], in order. The host sees to
+// it that a part has less than 2^31.
 template <typename Shape>
-__global__ void __launch_bounds__(kWarp * kSumWarps) sum_weight_grads(
+__global__ void __launch_bounds__(kPackThreads) sum_weight_grads(
     const __grid_constant__ WeightGradProblems p,
     const __grid_constant__ WeightGradTiling tiling,
-    int slices,
     const float* sums,
     const typename Shape::Format::scalar_t* input,
     const typename Shape::Format::scalar_t* grad_output,
     const int* flags,
-    typename Shape::Format::scalar_t* grad_weight) {
+    typename Shape::Format::scalar_t* grad_weight,
+    unsigned elements) {
   const auto& g = p.grad_output;
-  const auto rows = static_cast<unsigned>(tiling.row_tiles * Shape::kTile);
-  const auto width = static_cast<unsigned>(tiling.column_tiles * Shape::kTile);
-  const auto taps = static_cast<unsigned>(g.taps), classes = static_cast<unsigned>(g.classes);
-  int64_t index;
-  float sum;
-  if (!sum_parts(sums, tiling.parts, g.groups * taps * rows * width, slices, index, sum)) {
+  const unsigned index = blockIdx.x * kPackThreads + threadIdx.x;
+  if (index >= elements) {
     return;
   }
-  const auto above = static_cast<unsigned>(index) / width, column = static_cast<unsigned>(index) - above * width;
-  const auto ic = above % rows, tap = above / rows % taps, group = above / rows / taps;
-  const auto oc = column / classes;
-  const auto k = g.tap_step * tap + (column - oc * classes);
-  if (ic >= p.input.channels || oc >= g.channels || k >= g.kernel) {
-    return;
+  const auto kernel = static_cast<unsigned>(g.kernel), channels = static_cast<unsigned>(g.channels);
+  const auto in_channels = static_cast<unsigned>(p.input.channels), step = static_cast<unsigned>(g.tap_step);
+  const auto rows = static_cast<unsigned>(tiling.row_tiles * Shape::kTile);
+  const auto width = static_cast<unsigned>(tiling.column_tiles * Shape::kTile);
+  const auto above = index / kernel, k = index % kernel;
+  const auto channel = above / channels, oc = above % channels;
+  const auto group = channel / in_channels, ic = channel % in_channels;
+  const auto tap = k / step, column = oc * static_cast<unsigned>(g.classes) + k % step;
+  const auto* from = sums + ((group * static_cast<unsigned>(g.taps) + tap) * rows + ic) * width + column;
+  const auto part_sums = g.groups * g.taps * rows * width;
+  float sum = 0;
+#pragma unroll 4
+  for (int64_t part = 0; part < tiling.parts; ++part) {
+    sum += from[part * part_sums];
   }
   const auto least = Shape::Format::kExact ? Extremes::least_sum(*flags) : 0.0f;
   if (!(fabsf(sum) >= least) || !is_finite(sum)) {
     sum = plain_weight_grad(p.input, g, input, grad_output, group, ic, oc, k);
   }
-  grad_weight[((group * p.input.channels + ic) * g.channels + oc) * g.kernel + k] =
-      narrow<typename Shape::Format::scalar_t>(sum);
+  grad_weight[index] = narrow<typename Shape::Format::scalar_t>(sum);
 }
 
 // Whether the matrix kernel can take a problem at all.
@@ -531,10 +496,9 @@ void launch_weight_grad(
   weight_grad_kernel<Shape><<<static_cast<unsigned>(tiling.blocks), Shape::kThreads, bytes, stream>>>(
       p.grad_output, tiling, memory, memory + workspace.grad_output, sums);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
-  const auto count =
-      p.input.groups * p.input.taps * tiling.row_tiles * Shape::kTile * tiling.column_tiles * Shape::kTile;
-  sum_weight_grads<Shape><<<sum_blocks(count, tiling.parts), kWarp * kSumWarps, 0, stream>>>(
-      p, tiling, sum_slices(tiling.parts), sums, input, grad_output, flags, grad_weight);
+  const auto elements = p.input.groups * p.input.channels * p.grad_output.channels * p.grad_output.kernel;
+  sum_weight_grads<Shape><<<static_cast<unsigned>(ceil_div(elements, kPackThreads)), kPackThreads, 0, stream>>>(
+      p, tiling, sums, input, grad_output, flags, grad_weight, static_cast<unsigned>(elements));
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 

@@ -287,8 +287,8 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
 template <typename Shape>
 bool fits_thin_grad_input(const Problem& p, const ThinGradInputTiling& tiling, const Device& device) {
   return p.groups == 1 && p.phases == 1 && !p.reversed && p.depth() <= Shape::kDepth &&
-      p.out_channels <= Shape::kChannels && p.taps == Shape::kTaps && tiling.halo <= Shape::kHalo && tiling.slots >= 1 &&
-      tiling.tiles >= 4 * device.processors;
+      p.out_channels <= Shape::kChannels && p.taps == Shape::kTaps && tiling.halo <= Shape::kHalo &&
+      tiling.slots >= 1 && tiling.tiles >= 4 * device.processors;
 }
 
 template <typename Shape>

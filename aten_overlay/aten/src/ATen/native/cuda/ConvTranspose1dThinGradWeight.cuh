@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
                             static_cast<int>(left) - begin) -
           bias_error;
       const auto sum = bias + term;
-      bias_error = (sum - bias) - term;
+      bias_error = is_finite(sum) ? (sum - bias) - term : 0.0f;
       bias = sum;
     }
     const char* const from[2] = {raw + row_places[0], raw + row_places[1]};
@@ -420,6 +420,45 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
     flags_out[blockIdx.x] = flags;
   }
 #endif
+}
+
+// The sum of all parts' sums at `index`, [parts][count], in an order that only their number decides: each of `slices`
+// warps adds up every slices-th part, and the first of them the slices. True for that one.
+constexpr int kSumWarps = 8;
+
+inline int sum_slices(int64_t parts) {
+  int slices = 1;
+  while (slices < kSumWarps && 2 * slices <= parts) {
+    slices *= 2;
+  }
+  return slices;
+}
+
+inline unsigned sum_blocks(int64_t count, int64_t parts) {
+  return static_cast<unsigned>(ceil_div(count, kSumWarps / sum_slices(parts) * kWarp));
+}
+
+static __device__ bool sum_parts(
+    const float* sums, int64_t parts, int64_t count, int slices, int64_t& index, float& sum) {
+  __shared__ float shared[kSumWarps][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, slice = warp % slices;
+  index = (static_cast<int64_t>(blockIdx.x) * (kSumWarps / slices) + warp / slices) * kWarp + lane;
+  sum = 0;
+  if (index < count) {
+#pragma unroll 8
+    for (int64_t part = slice; part < parts; part += slices) {
+      sum += sums[part * count + index];
+    }
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (slice > 0 || index >= count) {
+    return false;
+  }
+  for (int i = 1; i < slices; ++i) {
+    sum += shared[warp + i][lane];
+  }
+  return true;
 }
 
 template <typename Shape>
