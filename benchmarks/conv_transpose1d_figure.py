@@ -1,6 +1,8 @@
-"""The figure of a CSV file of conv_transpose1d.py: how many times as fast as cuDNN, by case. Needs matplotlib.
+"""The figure of CSV files of conv_transpose1d.py: how many times as fast as cuDNN, by case. Needs matplotlib.
 
-    python benchmarks/conv_transpose1d_figure.py benchmarks/results/conv_transpose1d_h200.csv
+    python benchmarks/conv_transpose1d_figure.py benchmarks/results/conv_transpose1d_h200.csv [FILE...]
+
+It is named after the first file, whose rows go before those of others.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ PANELS = ("forward", "backward")
 MATHS = ("float32", "tf32", "bfloat16")
 
 
-def main(path: Path) -> None:
-    about, *lines = path.read_text().splitlines()
-    rows = [row for row in csv.DictReader(line for line in lines if line[0] != "#") if row["who"] == "native"]
+def main(paths: list[Path]) -> None:
+    about = paths[0].read_text().partition("\n")[0]
+    rows = []
+    for path in paths:
+        lines = [line for line in path.read_text().splitlines() if line[0] != "#"]
+        rows += [row for row in csv.DictReader(lines) if row["who"] == "native"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(14, 9), sharey=True, layout="constrained")
     for axis, panel in zip(axes, PANELS):
@@ -39,8 +44,8 @@ def main(path: Path) -> None:
     axes[0].invert_yaxis()
     axes[0].legend()
     figure.suptitle(f"conv_transpose1d, {about.removeprefix('# ')}")
-    figure.savefig(path.with_suffix(".png"), dpi=90)
+    figure.savefig(paths[0].with_suffix(".png"), dpi=90)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])
