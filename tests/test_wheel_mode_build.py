@@ -248,3 +248,15 @@ def test_the_command(tmp_path):
     )  # fmt: skip
     assert run.returncode == 1
     assert run.stderr.startswith(f"error: {tmp_path}") and "next: name the folder with --torch-root" in run.stderr
+
+
+@pytest.mark.parametrize("flags, shared", (((), True), (("-static-libstdc++",), False)))
+def test_a_runtime_of_its_own_is_refused(tmp_path, flags, shared):
+    source, library = tmp_path / "a.cpp", tmp_path / "a.so"
+    source.write_text("#include <sstream>\nstd::string text(int i) { return (std::ostringstream() << i).str(); }\n")
+    subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library, *flags], check=True)
+    if shared:
+        wheel_mode.require_shared_runtime(library, "g++")
+    else:
+        with pytest.raises(OverlayError, match="shares the C[+][+] runtime that torch has loaded"):
+            wheel_mode.require_shared_runtime(library, "g++")

@@ -70,6 +70,8 @@ def build(target: Target, overlay: Overlay = Overlay(), builds: Path = WHEEL_MOD
             (folder / MANIFEST).unlink(missing_ok=True)
         run_ninja(folder, goal)
         write_compile_commands(folder)
+        if goal == LIBRARY and not toolchain.is_mac:
+            require_shared_runtime(folder / LIBRARY, toolchain.compiler)
         if not compile_only:
             files = _python_files(overlay)
             sync_folder(folder / "python", files)
@@ -86,6 +88,16 @@ def build(target: Target, overlay: Overlay = Overlay(), builds: Path = WHEEL_MOD
             }
             write_if_changed(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     return folder
+
+
+def require_shared_runtime(library: Path, compiler: str) -> None:
+    """A C++ runtime of the library's own beside torch's: the first message with a number in it crashes."""
+    if not any(name in library.read_bytes() for name in (b"libstdc++.so.6", b"libc++.so.1")):
+        raise OverlayError(
+            compiler,
+            "the library shares the C++ runtime that torch has loaded; this compiler links a copy into it",
+            "CXX=another compiler, or this one without -static-libstdc++",
+        )
 
 
 def _write_ninja(
