@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -234,9 +235,15 @@ def test_where_the_native_kernels_are_taken(tmp_path):
 
 
 def test_the_committed_rule_is_what_was_measured():
-    files = rule.HEADER.read_text().partition("from ")[2].partition(".\n")[0]
+    about = re.search(r"from (.+)\.\n// Passes: (.+)\.\n", rule.HEADER.read_text())
+    files, passes = about[1], about[2].split(", ")
     paths = [] if files.startswith("nothing") else [REPO / "benchmarks/results" / name for name in files.split(", ")]
-    assert rule.HEADER.read_text() == rule.header(paths)
+    assert rule.HEADER.read_text() == rule.header(paths, passes)
+
+
+def test_a_pass_can_be_left_out(tmp_path):
+    measured = csv_file(tmp_path, "measured.csv", [{}, {"pass": "grad_input"}])
+    assert [rule.bits(cells, ["forward"]) for cells in rule.read([measured]).values()] == [0x0001]
 
 
 def test_near_measured_shapes_decide(tmp_path):
