@@ -11,14 +11,14 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO / "scripts"))
 
 import edit_helpers  # noqa: E402
+from one_at_a_time import TEST_TREES, one_at_a_time  # noqa: E402
 from overlay import fetch, trees  # noqa: E402
-from overlay.paths import BUILD  # noqa: E402
 from wheel_mode_helpers import dummy_build  # noqa: E402, F401
 
 
 def _fetched(version: str) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trees, "TREES", BUILD / "test-trees")  # build/trees is the user's, and may be patched
+    with one_at_a_time(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trees, "TREES", TEST_TREES)  # build/trees is the user's, and may be patched
         return fetch.fetch_tree(version)
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from one_at_a_time import TEST_TREES, one_at_a_time
 from overlay import fetch, wheels
-from overlay.paths import BUILD, REPO
+from overlay.paths import REPO
 from overlay.wheel_mode import build as wheel_mode
 from overlay.wheel_mode.target import Target, from_python, from_root
 
@@ -27,13 +28,14 @@ def target_of(version: str) -> Target:
     """The installed torch if it is that release, else a wheel that is unpacked once: its Python and headers."""
     if fetch.installed_version() == version:
         return from_python(sys.executable)
-    site = BUILD / "test-trees" / f"{version}-site"
-    if not site.exists():
-        # Any platform's wheel has the generators and the headers; this one is the smallest. Its sleef.h alone is
-        # for its own processor.
-        wheels.unpack_site(fetch.download_wheel(version, "macos-arm64"), site)
-    sleef = Path("torch", "include", "sleef.h")
-    shutil.copy(from_python(sys.executable).root / sleef, site / sleef)
+    site = TEST_TREES / f"{version}-site"
+    with one_at_a_time():
+        if not site.exists():
+            # Any platform's wheel has the generators and the headers; this one is the smallest. Its sleef.h alone is
+            # for its own processor.
+            wheels.unpack_site(fetch.download_wheel(version, "macos-arm64"), site)
+        sleef = Path("torch", "include", "sleef.h")
+        shutil.copy(from_python(sys.executable).root / sleef, site / sleef)
     return from_root(site)
 
 

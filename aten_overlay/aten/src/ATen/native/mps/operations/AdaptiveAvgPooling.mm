@@ -110,6 +110,13 @@ MemoryFormat memory_format(const Tensor& input, int64_t spatial) {
   return spatial == 2 ? input.suggest_memory_format() : MemoryFormat::Contiguous;
 }
 
+// A tensor of the right sizes keeps its strides.
+void resize(Tensor& tensor, IntArrayRef sizes, MemoryFormat format) {
+  if (tensor.sizes() != sizes) {
+    tensor.resize_(sizes, format);
+  }
+}
+
 void forward(const Tensor& input, IntArrayRef output_size, Tensor& output, const char* name) {
   const auto spatial = static_cast<int64_t>(output_size.size());
   check_input(input, spatial, name);
@@ -117,7 +124,7 @@ void forward(const Tensor& input, IntArrayRef output_size, Tensor& output, const
   check_type(output, input, name, "output");
   auto sizes = input.sizes().slice(0, input.dim() - spatial).vec();
   sizes.insert(sizes.end(), output_size.begin(), output_size.end());
-  output.resize_(sizes, input.dim() == spatial + 2 ? memory_format(input, spatial) : MemoryFormat::Contiguous);
+  resize(output, sizes, input.dim() == spatial + 2 ? memory_format(input, spatial) : MemoryFormat::Contiguous);
   AdaptiveAvgPoolParams params{};
   params.input = geometry(input, spatial);
   params.output = geometry(output, spatial);
@@ -134,7 +141,7 @@ void backward(const Tensor& grad_output, const Tensor& input, Tensor& grad_input
       grad_output.dim() == input.dim() && grad_output.sizes().slice(0, kept) == input.sizes().slice(0, kept),
       name, "(): Expected grad_output to have the batch and channels of input, but got ", grad_output.sizes(), " for ",
       input.sizes());
-  grad_input.resize_(input.sizes(), memory_format(input, spatial));
+  resize(grad_input, input.sizes(), memory_format(input, spatial));
   AdaptiveAvgPoolParams params{};
   params.input = geometry(grad_input, spatial);
   params.output = geometry(grad_output, spatial);
