@@ -98,8 +98,8 @@ def test_kernels_of_a_device_are_registered_where_it_is_built(target, tmp_path):
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_every_cuda_source_compiles(source, target, tmp_path, monkeypatch):
-    """For sm_80 and sm_90a, against the headers of 2.14.1 (of its wheel) and of nvcc's own toolkit. Of the filter widths
-    that have kernels of their own, two: the others are the same templates, and take minutes."""
+    """For sm_80 and sm_90a, against the headers of 2.14.1 (of its wheel) and of nvcc's own toolkit. Of the filter
+    widths that have kernels of their own, two: the others are the same templates, and take minutes."""
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0 9.0a")
     toolchain = cuda.find_cuda(target)
     if toolchain is None:
