@@ -70,9 +70,9 @@ def build(target: Target, overlay: Overlay = Overlay(), builds: Path = WHEEL_MOD
             (folder / MANIFEST).unlink(missing_ok=True)
         run_ninja(folder, goal)
         write_compile_commands(folder)
-        if goal == LIBRARY and not toolchain.is_mac:
-            require_shared_runtime(folder / LIBRARY, toolchain.compiler)
         if not compile_only:
+            if not toolchain.is_mac:
+                require_shared_runtime(folder / LIBRARY, toolchain.compiler)
             files = _python_files(overlay)
             sync_folder(folder / "python", files)
             manifest = {
@@ -92,7 +92,8 @@ def build(target: Target, overlay: Overlay = Overlay(), builds: Path = WHEEL_MOD
 
 def require_shared_runtime(library: Path, compiler: str) -> None:
     """A C++ runtime of the library's own beside torch's: the first message with a number in it crashes."""
-    if not any(name in library.read_bytes() for name in (b"libstdc++.so.6", b"libc++.so.1")):
+    content = library.read_bytes()
+    if not any(name in content for name in (b"libstdc++.so.6", b"libc++.so.1")):
         raise OverlayError(
             compiler,
             "the library shares the C++ runtime that torch has loaded; this compiler links a copy into it",
