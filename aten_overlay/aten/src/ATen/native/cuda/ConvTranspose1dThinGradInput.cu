@@ -51,16 +51,9 @@ bool thin_grad_input(
   if (!conv_transpose1d_has_wgmma_cuda() || !fits_gemm(p)) {
     return false;
   }
-  const auto attempt = [&](auto format, auto scalar) {
+  return with_grad_format(grad_input.scalar_type(), math, [&](auto format, auto scalar) {
     return try_format<decltype(format), decltype(scalar)>(p, grad_input, grad_output, weight);
-  };
-  if (grad_input.scalar_type() == kHalf) {
-    return attempt(HalfFormat(), at::Half());
-  }
-  if (grad_input.scalar_type() == kBFloat16) {
-    return attempt(BFloat16Format(), at::BFloat16());
-  }
-  return math == ConvTranspose1dMath::TF32 ? attempt(TwoTermFormat(), float()) : attempt(ExactFormat(), float());
+  });
 }
 
 } // namespace at::native::conv_transpose1d

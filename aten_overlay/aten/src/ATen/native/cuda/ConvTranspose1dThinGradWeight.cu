@@ -88,16 +88,9 @@ ThinGradWeight thin_grad_weight(
   if (!conv_transpose1d_has_wgmma_cuda() || !fits_weight_grad(p) || p.input.depth() < 8 || p.grad_output.depth() < 8) {
     return ThinGradWeight::Nothing;
   }
-  const auto attempt = [&](auto format, auto scalar) {
+  return with_grad_format(input.scalar_type(), math, [&](auto format, auto scalar) {
     return try_format<decltype(format), decltype(scalar)>(p, grad_weight, grad_bias, grad_output, input);
-  };
-  if (input.scalar_type() == kHalf) {
-    return attempt(HalfFormat(), at::Half());
-  }
-  if (input.scalar_type() == kBFloat16) {
-    return attempt(BFloat16Format(), at::BFloat16());
-  }
-  return math == ConvTranspose1dMath::TF32 ? attempt(TwoTermFormat(), float()) : attempt(ExactFormat(), float());
+  });
 }
 
 } // namespace at::native::conv_transpose1d

@@ -3,6 +3,7 @@
 // read it.
 #pragma once
 
+#include <ATen/native/cuda/ConvTranspose1d.h>
 #include <ATen/native/cuda/ConvTranspose1dFormats.cuh>
 #include <ATen/native/cuda/ConvTranspose1dPlain.cuh>
 #include <ATen/native/cuda/ConvTranspose1dTiling.cuh>
@@ -18,6 +19,18 @@ inline Device current_device() {
     return value;
   };
   return {attribute(cudaDevAttrMultiProcessorCount), attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)};
+}
+
+// Calls `attempt` with the format of a gradient's factors and PyTorch's type of what they are read from.
+template <typename Attempt>
+auto with_grad_format(ScalarType type, ConvTranspose1dMath math, const Attempt& attempt) {
+  if (type == kHalf) {
+    return attempt(HalfFormat(), at::Half());
+  }
+  if (type == kBFloat16) {
+    return attempt(BFloat16Format(), at::BFloat16());
+  }
+  return math == ConvTranspose1dMath::TF32 ? attempt(TwoTermFormat(), float()) : attempt(ExactFormat(), float());
 }
 
 // How a stretch of each row lies in shared memory: from the multiple of 16 bytes before it on.
@@ -77,20 +90,22 @@ struct ThinRows {
     const auto row_bytes = length * static_cast<int64_t>(sizeof(scalar_t));
     const auto lowest = address_of(n, origin);
     const auto highest = lowest + (count - 1) * row_bytes + (layout.lanes + layout.rest.value) * kChunk;
-    if (lowest >= low() && highest <= reinterpret_cast<uintptr_t>(end)) {
+    if (in_tensor(lowest / kChunk * kChunk, highest)) {
       copy_rows<true>(to, lowest, row_bytes);
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
     } else {
       copy_rows<false>(to, lowest, row_bytes);
+      // Some of it are stores, which only an arrival of their thread publishes.
+      asm volatile("cp.async.wait_all;" ::: "memory");
+      barrier_arrive(barrier);
     }
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
   }
 
  private:
   static constexpr int kChunk = 16;
 
-  // Of the 16 bytes in which the tensor begins.
-  __device__ uintptr_t low() const {
-    return reinterpret_cast<uintptr_t>(begin) / kChunk * kChunk;
+  __device__ bool in_tensor(uintptr_t first, uintptr_t last) const {
+    return first >= reinterpret_cast<uintptr_t>(begin) && last <= reinterpret_cast<uintptr_t>(end);
   }
 
   template <bool kInside>
@@ -113,18 +128,25 @@ struct ThinRows {
     }
   }
 
-  // The multiple of 16 bytes at or before an address; what is beyond the tensor becomes 0.
+  // The multiple of 16 bytes at or before an address; what is beyond the tensor is not read and becomes 0.
   template <bool kInside>
   __device__ __forceinline__ void copy_chunk(uint32_t to, uintptr_t from) const {
     from = from / kChunk * kChunk;
-    if constexpr (kInside) {
+    if (kInside || in_tensor(from, from + kChunk)) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    } else {
-      const auto high = reinterpret_cast<uintptr_t>(end);
-      const int bytes = from < low() || from >= high ? 0 : static_cast<int>(min(uintptr_t(kChunk), high - from));
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(bytes ? from : low()), "r"(bytes)
-                   : "memory");
+      return;
     }
+    using Bits = std::conditional_t<sizeof(scalar_t) == 4, uint32_t, uint16_t>;
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < kChunk / static_cast<int>(sizeof(Bits)); ++i) {
+      const auto element = from + i * sizeof(Bits);
+      if (in_tensor(element, element + sizeof(Bits))) {
+        const uint32_t bits = *reinterpret_cast<const Bits*>(element);
+        words[i * sizeof(Bits) / 4] |= bits << 8 * (i * sizeof(Bits) % 4);
+      }
+    }
+    store_shared(to, words);
   }
 };
 
