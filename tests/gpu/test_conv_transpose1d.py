@@ -281,6 +281,32 @@ def test_gradients_of_thin_shapes(shape, fill):
         assert_near(got, want, magnitude, count)
 
 
+def amid_nan(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """Contiguous, with NaN before and behind it; as it does not matter how it is aligned, neither do these."""
+    around = tensor.new_full((tensor.numel() + 16,), math.nan)
+    return around[offset : offset + tensor.numel()].view_as(tensor).copy_(tensor)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", THIN[:1] if REDUCED else (*THIN[:3], THIN[4]), ids=str)
+def test_thin_shapes_at_any_address(shape, dtype):
+    input_sizes, weight_sizes, p = shape
+    x, w = random(*input_sizes, dtype=dtype), random(*weight_sizes, dtype=dtype)
+    grad = random(input_sizes[0], weight_sizes[1], p.output_length(input_sizes[2], weight_sizes[2]), dtype=dtype)
+
+    def run(x, w, grad):
+        out = F.conv_transpose1d(x, w, **p.arguments())
+        grads = torch.ops.aten.convolution_backward(
+            grad, x, w, [grad.size(1)], *p.convolution_arguments(), [True] * 3)  # fmt: skip
+        return out, *grads
+
+    expected = run(x, w, grad)
+    for offset in range(1, 16 // dtype.itemsize, 2):
+        with native(*PASSES):
+            actual = run(*(amid_nan(tensor, offset) for tensor in (x, w, grad)))
+        assert all(torch.equal(got, want) for got, want in zip(actual, expected)), offset
+
+
 def test_outputs_that_nothing_reaches_are_the_bias_whatever_the_input():
     x, w, b = random(2, 32, 200), random(32, 64, 3), random(64)
     x[0, 0, 100], w[0, 0, 0] = math.nan, math.inf
@@ -365,6 +391,36 @@ def test_batch_of_more_than_2_31_elements():
         exact = forward(double(x[row : row + 1]), double(w), None, p)
         np.testing.assert_allclose(double(out[row : row + 1]), exact, rtol=2**-7, atol=1e-6)
     del out
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.skipif(REDUCED, reason="too large for compute-sanitizer")
+def test_thin_shape_of_more_than_2_31_elements():
+    p, n, length = HEADLINE, 4, 2**22 + 1
+    x, w = random(n, 32, length, dtype=torch.bfloat16), random(32, 64, 3, dtype=torch.bfloat16)
+    b, grad = random(64, dtype=torch.bfloat16), random(n, 64, p.output_length(length, 3), dtype=torch.bfloat16)
+    assert grad.numel() > 2**31
+
+    def gradients(grad, x):
+        return torch.ops.aten.convolution_backward(grad, x, w, [64], *p.convolution_arguments(), [True] * 3)
+
+    with native(*PASSES):
+        out = F.conv_transpose1d(x, w, b, **p.arguments())
+        grad_x, grad_w, grad_b = gradients(grad, x)
+    for row in (0, n - 1):
+        for first in (0, length // 2, length - 40):
+            # What does not depend on inputs outside of [first, first + 40).
+            here, there = slice(first, first + 40), slice(2 * first, 2 * first + 81)
+            x64, grad64 = double(x[row : row + 1, :, here]), double(grad[row : row + 1, :, there])
+            exact, magnitude = (forward(f(x64), f(double(w)), f(double(b)), p) for f in (np.asarray, np.abs))
+            assert_near(out[row : row + 1, :, there][:, :, 10:70], exact[:, :, 10:70], magnitude[:, :, 10:70], 97)
+            exact, magnitude = (backward(f(grad64), f(x64), f(double(w)), p)[0] for f in (np.asarray, np.abs))
+            assert_near(grad_x[row : row + 1, :, here][:, :, 9:31], exact[:, :, 9:31], magnitude[:, :, 9:31], 192)
+    by_row = [gradients(grad[row : row + 1], x[row : row + 1])[1:] for row in range(n)]
+    for got, rows in zip((grad_w, grad_b), zip(*by_row)):
+        want = sum(row.double() for row in rows)
+        assert (got.double() - want).norm() <= 2**-7 * want.norm()
+    del x, grad, out, grad_x
     torch.cuda.empty_cache()
 
 
