@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="of no effect: it runs on the GPU")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=CASES, metavar="CASE")
-    parser.add_argument("--maths", nargs="*", default=["float32", "tf32", "bfloat16"], choices=MATHS)
+    parser.add_argument("--maths", nargs="*", default=list(MATHS), choices=MATHS)
     parser.add_argument("--passes", nargs="*", default=list(PASSES), choices=PASSES)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-benchmark", action="store_true", help="cuDNN's heuristics alone")
