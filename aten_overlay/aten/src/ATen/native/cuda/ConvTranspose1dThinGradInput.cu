@@ -16,7 +16,7 @@ bool try_shape(const Problem& p, const Tensors<typename Shape::scalar_t>& t, con
   if (!fits_thin_grad_input<Shape>(p, tiling, device)) {
     return false;
   }
-  launch_thin_grad_input<Shape>(p, tiling, t, device, c10::cuda::getCurrentCUDAStream());
+  launch_thin_grad_input<Shape>(p, tiling, t, c10::cuda::getCurrentCUDAStream());
   return true;
 }
 

@@ -43,6 +43,9 @@ struct ThinGradInputTiling {
   int slot_bytes;
   int64_t tiles_of_sample;
   int64_t tiles;
+  int64_t blocks;
+  int64_t samples_at_once; // of all blocks
+  int64_t tiles_at_once; // and those that are no whole sample
 };
 
 template <typename Shape>
@@ -55,8 +58,29 @@ ThinGradInputTiling make_thin_grad_input_tiling(const Problem& p, const Device& 
   tiling.slots = std::min(Shape::kMaxSlots, (memory - Shape::kSlots) / tiling.slot_bytes);
   tiling.tiles_of_sample = ceil_div(p.columns, Shape::kPositions);
   tiling.tiles = tiling.tiles_of_sample * p.batch;
+  tiling.blocks = std::min<int64_t>(tiling.tiles, device.processors * Shape::kBlocksPerProcessor);
+  tiling.samples_at_once = tiling.blocks / tiling.tiles_of_sample;
+  tiling.tiles_at_once = tiling.blocks % tiling.tiles_of_sample;
   return tiling;
 }
+
+// Every gridDim.x-th tile, without divisions.
+struct ThinGradInputTile {
+  int64_t n;
+  int64_t within; // tiles of the sample before it
+
+  __device__ explicit ThinGradInputTile(const ThinGradInputTiling& tiling)
+      : n(blockIdx.x / tiling.tiles_of_sample), within(blockIdx.x % tiling.tiles_of_sample) {}
+
+  __device__ void advance(const ThinGradInputTiling& tiling) {
+    n += tiling.samples_at_once;
+    within += tiling.tiles_at_once;
+    if (within >= tiling.tiles_of_sample) {
+      within -= tiling.tiles_of_sample;
+      ++n;
+    }
+  }
+};
 
 #if CONV_TRANSPOSE1D_WGMMA
 
@@ -176,8 +200,18 @@ __device__ __forceinline__ void store_positions(
 #pragma unroll
   for (int i = 0; i < Shape::kSums; ++i) {
     check = __fmaf_rn(sums[i], 0.0f, check);
-    if (inside || exists(i)) {
+  }
+  if (inside) {
+#pragma unroll
+    for (int i = 0; i < Shape::kSums; ++i) {
       out[place(i).x * p.out_length + place(i).y] = narrow<scalar_t>(sums[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Shape::kSums; ++i) {
+      if (exists(i)) {
+        out[place(i).x * p.out_length + place(i).y] = narrow<scalar_t>(sums[i]);
+      }
     }
   }
   if (check != 0) {
@@ -224,28 +258,28 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
       static_cast<int>(p.channels),
       tiling.layout};
   const auto planes = address + Shape::kPlanes, weights = address + Shape::kWeights;
-  const auto column_of = [&](int64_t tile) { return tile % tiling.tiles_of_sample * Shape::kPositions; };
-  const auto origin = [&](int64_t tile) { return p.position_stride * column_of(tile) + p.base; };
-  const auto start_copies = [&](int64_t tile, int slot) {
+  const auto column_of = [&](const ThinGradInputTile& tile) { return tile.within * Shape::kPositions; };
+  const auto origin = [&](const ThinGradInputTile& tile) { return p.position_stride * column_of(tile) + p.base; };
+  const auto start_copies = [&](const ThinGradInputTile& tile, int slot) {
     const auto to = address + Shape::kSlots + slot * tiling.slot_bytes;
-    rows.start_copies(to, tile / tiling.tiles_of_sample, origin(tile), full(slot));
+    rows.start_copies(to, tile.n, origin(tile), full(slot));
   };
-  int64_t ahead = blockIdx.x;
-  for (int slot = 0; slot < tiling.slots && ahead < tiling.tiles; ++slot, ahead += gridDim.x) {
+  ThinGradInputTile tile(tiling), ahead = tile;
+  for (int slot = 0; slot < tiling.slots && ahead.n < p.batch; ++slot) {
     start_copies(ahead, slot);
+    ahead.advance(tiling);
   }
   Extremes of_weights;
   split_weights<Shape>(p, t.weight, weights, of_weights);
   const int weight_flags = Format::kExact ? block_flags(of_weights) : 0;
   auto* places = reinterpret_cast<int*>(memory + Shape::kPlaces);
-  int64_t placed = -1;
+  int placed = -1;
   Ring ring(tiling.slots);
-  for (int64_t tile = blockIdx.x; tile < tiling.tiles; tile += gridDim.x) {
-    const auto n = tile / tiling.tiles_of_sample;
+  for (; tile.n < p.batch; tile.advance(tiling)) {
     const auto first = static_cast<int>(origin(tile));
-    if (n != placed) {
-      placed = n;
-      find_places(p, rows, places, Shape::kDepth, n, first);
+    if (const int phase = rows.phase(tile.n, first); phase != placed) {
+      placed = phase;
+      find_places(p, rows, places, Shape::kDepth, tile.n, first);
       __syncthreads();
     }
     barrier_wait(full(ring.slot), ring.parity);
@@ -270,14 +304,14 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
     } else {
       __syncthreads();
     }
-    if (ahead < tiling.tiles) {
+    if (ahead.n < p.batch) {
       start_copies(ahead, ring.slot);
-      ahead += gridDim.x;
+      ahead.advance(tiling);
     }
     float sums[Shape::kSums];
     multiply_taps<Shape>(sums, planes, weights, static_cast<int>(p.shift));
     __syncthreads(); // the planes are used up
-    store_positions<Shape>(p, t, n, column_of(tile), sums, Extremes::least_sum(flags));
+    store_positions<Shape>(p, t, tile.n, column_of(tile), sums, Extremes::least_sum(flags));
     ring.advance();
   }
 #endif
@@ -296,13 +330,11 @@ void launch_thin_grad_input(
     const Problem& p,
     const ThinGradInputTiling& tiling,
     const Tensors<typename Shape::scalar_t>& t,
-    const Device& device,
     cudaStream_t stream) {
   const int bytes = Shape::kSlots + tiling.slots * tiling.slot_bytes;
   C10_CUDA_CHECK(
       cudaFuncSetAttribute(thin_grad_input_kernel<Shape>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  const auto grid =
-      static_cast<unsigned>(std::min<int64_t>(tiling.tiles, device.processors * Shape::kBlocksPerProcessor));
+  const auto grid = static_cast<unsigned>(tiling.blocks);
   thin_grad_input_kernel<Shape><<<grid, kWarpgroup, bytes, stream>>>(p, tiling, t);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }

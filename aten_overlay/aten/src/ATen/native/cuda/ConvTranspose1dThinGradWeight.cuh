@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
   auto* places = reinterpret_cast<int*>(memory + Shape::kPlaces);
   int rows[2], steps[2], row_places[2]; // of a thread
   int bias_place = 0;
-  int64_t placed = -1;
+  int placed = -1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = 16 * warp + lane / 4 + 8 * i;
@@ -327,8 +327,9 @@ __global__ void __launch_bounds__(kWarpgroup, Shape::kBlocksPerProcessor) thin_g
   Ring ring(tiling.slots);
   for (; stage.left > 0; stage.advance(tiling)) {
     const auto first = static_cast<int>(origin(stage)), in_first = static_cast<int>(in_origin(stage));
-    if (stage.n != placed) {
-      placed = stage.n;
+    const int phases = 16 * in.phase(stage.n, in_first) + grad.phase(stage.n, first);
+    if (phases != placed) {
+      placed = phases;
       find_places(x, in, places, Shape::kChannels, stage.n, in_first);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -70,15 +70,17 @@ struct ThinRows {
   int count;
   const ThinRowLayout& layout;
 
-  __device__ uintptr_t address_of(int64_t n, int64_t origin) const {
-    return reinterpret_cast<uintptr_t>(first + n * sample + origin);
-  }
-
   __device__ bool inside(int64_t origin) const {
     return origin >= 0 && origin + layout.span <= length;
   }
 
-  // Where elements `origin` of row `row` begin in the copies. Does not change from tile to tile of a sample.
+  // How far behind a multiple of 16 bytes elements `origin` of the first row lie. Places in the copies change with that
+  // alone.
+  __device__ int phase(int64_t n, int64_t origin) const {
+    return static_cast<int>(address_of(n, origin) % kChunk);
+  }
+
+  // Where elements `origin` of row `row` begin in the copies.
   __device__ int place(int64_t n, int64_t origin, int row) const {
     const auto address = static_cast<uint32_t>(address_of(n, origin)) +
         static_cast<uint32_t>(row) * static_cast<uint32_t>(length) * static_cast<uint32_t>(sizeof(scalar_t));
@@ -91,24 +93,24 @@ struct ThinRows {
     const auto lowest = address_of(n, origin);
     const auto highest = lowest + (count - 1) * row_bytes + (layout.lanes + layout.rest.value) * kChunk;
     if (in_tensor(lowest / kChunk * kChunk, highest)) {
-      copy_rows<true>(to, lowest, row_bytes);
-      asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+      copy_rows(to, lowest, row_bytes);
     } else {
-      copy_rows<false>(to, lowest, row_bytes);
-      // Some of it are stores, which only an arrival of their thread publishes.
-      asm volatile("cp.async.wait_all;" ::: "memory");
-      barrier_arrive(barrier);
+      copy_rows_at_edge(to, lowest, row_bytes);
     }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
   }
 
  private:
   static constexpr int kChunk = 16;
 
+  __device__ uintptr_t address_of(int64_t n, int64_t origin) const {
+    return reinterpret_cast<uintptr_t>(first + n * sample + origin);
+  }
+
   __device__ bool in_tensor(uintptr_t first, uintptr_t last) const {
     return first >= reinterpret_cast<uintptr_t>(begin) && last <= reinterpret_cast<uintptr_t>(end);
   }
 
-  template <bool kInside>
   __device__ __forceinline__ void copy_rows(uint32_t to, uintptr_t from, int64_t row_bytes) const {
     const int lane = threadIdx.x % layout.lanes, first_row = threadIdx.x / layout.lanes;
     const int at_once = kWarpgroup / layout.lanes;
@@ -117,36 +119,55 @@ struct ThinRows {
     auto destination = to + first_row * layout.pitch + lane * kChunk;
 #pragma unroll 4
     for (int row = first_row; row < count; row += at_once) {
-      copy_chunk<kInside>(destination, source);
+      copy_chunk(destination, source);
       source += step;
       destination += at_once * layout.pitch;
     }
     const int rest = static_cast<int>(layout.rest.value);
     for (int i = threadIdx.x; i < rest * count; i += kWarpgroup) {
       const int row = static_cast<int>(layout.rest.divide(i)), chunk = layout.lanes + i - row * rest;
-      copy_chunk<kInside>(to + row * layout.pitch + chunk * kChunk, from + row * row_bytes + chunk * kChunk);
+      copy_chunk(to + row * layout.pitch + chunk * kChunk, from + row * row_bytes + chunk * kChunk);
     }
   }
 
-  // The multiple of 16 bytes at or before an address; what is beyond the tensor is not read and becomes 0.
-  template <bool kInside>
+  // The multiple of 16 bytes at or before an address.
   __device__ __forceinline__ void copy_chunk(uint32_t to, uintptr_t from) const {
-    from = from / kChunk * kChunk;
-    if (kInside || in_tensor(from, from + kChunk)) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-      return;
-    }
-    using Bits = std::conditional_t<sizeof(scalar_t) == 4, uint32_t, uint16_t>;
-    uint32_t words[4] = {};
-#pragma unroll
-    for (int i = 0; i < kChunk / static_cast<int>(sizeof(Bits)); ++i) {
-      const auto element = from + i * sizeof(Bits);
-      if (in_tensor(element, element + sizeof(Bits))) {
-        const uint32_t bits = *reinterpret_cast<const Bits*>(element);
-        words[i * sizeof(Bits) / 4] |= bits << 8 * (i * sizeof(Bits) % 4);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from / kChunk * kChunk) : "memory");
+  }
+
+  // Likewise, where some of it may be beyond the tensor, which is not read and becomes 0. Not unrolled: it is rare, and
+  // stands in the loop over tiles.
+  __device__ __forceinline__ void copy_rows_at_edge(uint32_t to, uintptr_t from, int64_t row_bytes) const {
+    const int chunks = layout.lanes + static_cast<int>(layout.rest.value);
+#pragma unroll 1
+    for (int row = threadIdx.x / kWarp; row < count; row += kWarpgroup / kWarp) {
+#pragma unroll 1
+      for (int chunk = threadIdx.x % kWarp; chunk < chunks; chunk += kWarp) {
+        const auto source = (from + row * row_bytes) / kChunk * kChunk + chunk * kChunk;
+        const auto destination = to + row * layout.pitch + chunk * kChunk;
+        if (in_tensor(source, source + kChunk)) {
+          copy_chunk(destination, source);
+        } else {
+          copy_chunk_at_edge(destination, source);
+        }
       }
     }
-    store_shared(to, words);
+  }
+
+  __device__ __forceinline__ void copy_chunk_at_edge(uint32_t to, uintptr_t from) const {
+    using Bits = std::conditional_t<sizeof(scalar_t) == 4, uint32_t, uint16_t>;
+#pragma unroll 1
+    for (int at = 0; at < kChunk; at += 4) {
+      uint32_t word = 0;
+#pragma unroll
+      for (int part = 0; part < 4; part += sizeof(Bits)) {
+        const auto element = from + at + part;
+        if (in_tensor(element, element + sizeof(Bits))) {
+          word |= static_cast<uint32_t>(*reinterpret_cast<const Bits*>(element)) << 8 * part;
+        }
+      }
+      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + at), "r"(word) : "memory");
+    }
   }
 };
 
