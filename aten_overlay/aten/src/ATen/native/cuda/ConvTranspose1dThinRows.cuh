@@ -93,9 +93,10 @@ struct ThinRows {
     const auto lowest = address_of(n, origin);
     const auto highest = lowest + (count - 1) * row_bytes + (layout.lanes + layout.rest.value) * kChunk;
     if (in_tensor(lowest / kChunk * kChunk, highest)) {
-      copy_rows(to, lowest, row_bytes);
+      copy_rows<true>(to, lowest, row_bytes);
     } else {
-      copy_rows_at_edge(to, lowest, row_bytes);
+      copy_rows<false>(to, lowest, row_bytes);
+      fill_edges(to, lowest, row_bytes);
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
   }
@@ -111,6 +112,8 @@ struct ThinRows {
     return first >= reinterpret_cast<uintptr_t>(begin) && last <= reinterpret_cast<uintptr_t>(end);
   }
 
+  // All chunks that are in the tensor as a whole.
+  template <bool kInside>
   __device__ __forceinline__ void copy_rows(uint32_t to, uintptr_t from, int64_t row_bytes) const {
     const int lane = threadIdx.x % layout.lanes, first_row = threadIdx.x / layout.lanes;
     const int at_once = kWarpgroup / layout.lanes;
@@ -119,54 +122,62 @@ struct ThinRows {
     auto destination = to + first_row * layout.pitch + lane * kChunk;
 #pragma unroll 4
     for (int row = first_row; row < count; row += at_once) {
-      copy_chunk(destination, source);
+      copy_chunk<kInside>(destination, source);
       source += step;
       destination += at_once * layout.pitch;
     }
     const int rest = static_cast<int>(layout.rest.value);
     for (int i = threadIdx.x; i < rest * count; i += kWarpgroup) {
       const int row = static_cast<int>(layout.rest.divide(i)), chunk = layout.lanes + i - row * rest;
-      copy_chunk(to + row * layout.pitch + chunk * kChunk, from + row * row_bytes + chunk * kChunk);
+      copy_chunk<kInside>(to + row * layout.pitch + chunk * kChunk, from + row * row_bytes + chunk * kChunk);
     }
   }
 
   // The multiple of 16 bytes at or before an address.
+  template <bool kInside>
   __device__ __forceinline__ void copy_chunk(uint32_t to, uintptr_t from) const {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from / kChunk * kChunk) : "memory");
-  }
-
-  // Likewise, where some of it may be beyond the tensor, which is not read and becomes 0. Not unrolled: it is rare, and
-  // stands in the loop over tiles.
-  __device__ __forceinline__ void copy_rows_at_edge(uint32_t to, uintptr_t from, int64_t row_bytes) const {
-    const int chunks = layout.lanes + static_cast<int>(layout.rest.value);
-#pragma unroll 1
-    for (int row = threadIdx.x / kWarp; row < count; row += kWarpgroup / kWarp) {
-#pragma unroll 1
-      for (int chunk = threadIdx.x % kWarp; chunk < chunks; chunk += kWarp) {
-        const auto source = (from + row * row_bytes) / kChunk * kChunk + chunk * kChunk;
-        const auto destination = to + row * layout.pitch + chunk * kChunk;
-        if (in_tensor(source, source + kChunk)) {
-          copy_chunk(destination, source);
-        } else {
-          copy_chunk_at_edge(destination, source);
-        }
-      }
+    from = from / kChunk * kChunk;
+    if (kInside || in_tensor(from, from + kChunk)) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
     }
   }
 
-  __device__ __forceinline__ void copy_chunk_at_edge(uint32_t to, uintptr_t from) const {
+  // All other chunks, which the first and the last rows have: what is beyond the tensor is not read, and becomes 0. The
+  // block's next barrier publishes them, before anything of these copies is used.
+  __device__ __forceinline__ void fill_edges(uint32_t to, uintptr_t from, int64_t row_bytes) const {
     using Bits = std::conditional_t<sizeof(scalar_t) == 4, uint32_t, uint16_t>;
+    const int bytes = (layout.lanes + static_cast<int>(layout.rest.value)) * kChunk;
+    // False if the row has none.
+    const auto fill_row = [&](int row) {
+      const auto begin_of_row = (from + row * row_bytes) / kChunk * kChunk;
+      if (in_tensor(begin_of_row, begin_of_row + bytes)) {
+        return false;
+      }
 #pragma unroll 1
-    for (int at = 0; at < kChunk; at += 4) {
-      uint32_t word = 0;
+      for (int at = threadIdx.x * 4; at < bytes; at += kWarpgroup * 4) {
+        const auto chunk = begin_of_row + at / kChunk * kChunk;
+        if (!in_tensor(chunk, chunk + kChunk)) {
+          uint32_t word = 0;
 #pragma unroll
-      for (int part = 0; part < 4; part += sizeof(Bits)) {
-        const auto element = from + at + part;
-        if (in_tensor(element, element + sizeof(Bits))) {
-          word |= static_cast<uint32_t>(*reinterpret_cast<const Bits*>(element)) << 8 * part;
+          for (int part = 0; part < 4; part += sizeof(Bits)) {
+            const auto element = begin_of_row + at + part;
+            if (in_tensor(element, element + sizeof(Bits))) {
+              word |= static_cast<uint32_t>(*reinterpret_cast<const Bits*>(element)) << 8 * part;
+            }
+          }
+          asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + row * layout.pitch + at), "r"(word) : "memory");
         }
       }
-      asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + at), "r"(word) : "memory");
+      return true;
+    };
+    int row = 0;
+#pragma unroll 1
+    while (row < count && fill_row(row)) {
+      ++row;
+    }
+#pragma unroll 1
+    for (int last = count - 1; last > row && fill_row(last);) {
+      --last;
     }
   }
 };
