@@ -111,13 +111,13 @@ CASES = {
 MADE_UP = ("headline", "KernelBench 64", "KernelBench 74")  # not of a model
 
 
-def calls(case: Case, name: str, tensors: list, who: str, benchmark: bool, tf32: bool) -> Call:
+def calls(case: Case, name: str, tensors: list, who: str, flags: dict[str, object]) -> Call:
     """tensors: inputs, grad_outputs (one for each set), weight, bias."""
     inputs, grads, weight, bias = tensors
     mask = PASSES[name]
 
     def call(i: int):
-        with cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=tf32, conv_transpose1d_kernel=who):
+        with cudnn.flags(enabled=True, conv_transpose1d_kernel=who, **flags):
             if mask is None:
                 return torch.ops.aten.convolution(inputs[i], weight, bias, *case.arguments)
             return torch.ops.aten.convolution_backward(
@@ -172,9 +172,14 @@ def measure(label: str, case: Case, math_name: str, options, known: dict, writer
     capability = "".join(map(str, torch.cuda.get_device_capability()))
     if dtype not in known:
         known[dtype] = exact(case, options.passes, tensors)
+    flags = {
+        "benchmark": not options.no_benchmark,
+        "benchmark_limit": options.benchmark_limit,
+        "allow_tf32": tf32,
+    }
     for name in options.passes:
         ways = {
-            who: calls(case, name, tensors, who, not options.no_benchmark, tf32)
+            who: calls(case, name, tensors, who, flags)
             for who in dict.fromkeys((*options.ways, "cudnn"))
         }
         errors = {who: error(call(0), known[dtype][name]) for who, call in ways.items()}
@@ -211,6 +216,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--passes", nargs="*", default=list(PASSES), choices=PASSES)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--no-benchmark", action="store_true", help="cuDNN's heuristics alone")
+    parser.add_argument("--benchmark-limit", type=int, default=10, help="how many algorithms cuDNN tries")
     parser.add_argument(
         "--ways", nargs="*", default=["native", "auto"], choices=("native", "auto"), help="beside cuDNN"
     )
