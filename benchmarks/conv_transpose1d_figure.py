@@ -17,7 +17,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
 PANELS = ("forward", "backward")
-MATHS = ("float32", "tf32", "bfloat16")
+MATHS = ("float32", "tf32", "bfloat16", "float16")
+BAR = 0.8 / len(MATHS)
 
 
 def main(paths: list[Path]) -> None:
@@ -27,14 +28,14 @@ def main(paths: list[Path]) -> None:
         lines = [line for line in path.read_text().splitlines() if line[0] != "#"]
         rows += [row for row in csv.DictReader(lines) if row["who"] == "native"]
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(14, 9), sharey=True, layout="constrained")
+    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(14, 11), sharey=True, layout="constrained")
     for axis, panel in zip(axes, PANELS):
         for i, math in enumerate(MATHS):
             points = [row for row in rows if (row["pass"], row["math"]) == (panel, math)]
-            places = [cases.index(row["case"]) + 0.26 * (i - 1) for row in points]
+            places = [cases.index(row["case"]) + BAR * (i - (len(MATHS) - 1) / 2) for row in points]
             middle, low, high = ([float(row[f"speedup{which}"]) for row in points] for which in ("", "_p20", "_p80"))
             spread = [[m - a for m, a in zip(middle, low)], [b - m for m, b in zip(middle, high)]]
-            axis.barh(places, middle, height=0.26, xerr=spread, color=f"C{i}", label=math)
+            axis.barh(places, middle, height=BAR, xerr=spread, color=f"C{i}", label=math)
         axis.axvline(1, color="black", linewidth=1)
         axis.set_xscale("log", base=2)
         axis.set_xlabel("times as fast as cuDNN, same math mode")
