@@ -121,14 +121,14 @@ struct Products {
 // What ExactFormat's terms do not hold to float32's accuracy: a number below 2^-100 may be off by 2^-134. With other
 // factors up to 2^20 that is below float32's rounding of all sums but those below 2^-60.
 struct Extremes {
-  uint32_t least = ~0u; // of magnitudes minus the least float, so that 0 is the largest
+  uint32_t least = ~0u; // of twice the bits of magnitudes minus 1, so that 0 is the largest
   uint32_t most = 0;
 
   static constexpr uint32_t kSmall = (127u - 100u) << 23, kLarge = (127u + 20u) << 23;
   static constexpr int kHasSmall = 1, kHasLarge = 2;
 
   __device__ void add_least(float value) {
-    least = min(least, (__float_as_uint(value) & 0x7FFFFFFFu) - 1);
+    least = min(least, 2 * __float_as_uint(value) - 1);
   }
 
   __device__ void add_most(float value) {
@@ -154,7 +154,7 @@ struct Extremes {
   }
 
   __device__ bool has_small() const {
-    return least < kSmall - 1;
+    return least < 2 * kSmall - 1;
   }
 
   __device__ int flags() const {
@@ -164,7 +164,7 @@ struct Extremes {
   // Whether ScaledFormat holds numbers of these magnitudes: not too many octaves, and near enough to 1 for the product
   // of two scales. Scaled, the largest is 2^14 or more, but below 2^15.
   __device__ bool fits_scaled() const {
-    const int high = static_cast<int>(most >> 23), low = static_cast<int>((least + 1) >> 23);
+    const int high = static_cast<int>(most >> 23), low = static_cast<int>((least + 1) >> 24);
     return most == 0 || (high >= 127 - 40 && high <= 127 + 40 && low >= high - 28);
   }
 

@@ -146,24 +146,27 @@ __device__ void pack_factors(
   const bool has_extra = thread < halo * kChunkBlocks;
   const int extra_block = has_extra ? thread / halo : 0;
   const int extra_column = Shape::kColumns + (has_extra ? thread % halo : 0);
-  const int length = static_cast<int>(p.length), channels = static_cast<int>(p.channels);
+  const int channels = static_cast<int>(p.channels);
   Ring weights(tiling.weight_slots), sources(tiling.source_slots);
   for (int64_t index = blockIdx.x; index < tiling.tiles; index += gridDim.x) {
     const auto tile = find_tile<Shape>(tiling, index);
     // The place of a column in its channel 0, or null.
     const auto find = [&](int column) -> const float* {
       const auto flat = tile.column_tile * Shape::kColumns + column;
-      const auto n = flat / p.pitch(), u = flat - n * p.pitch() + p.base;
+      const auto n = divide(flat, p.pitch()), u = flat - n * p.pitch() + p.base;
       return n < p.batch && u >= 0 && u < p.length ? source + (n * p.groups + tile.group) * p.channels * p.length + u
                                                    : nullptr;
     };
     const auto* main_from = find(thread);
     const auto* extra_from = has_extra ? find(extra_column) : nullptr;
     const auto load = [&](const float* from, int block, float(&values)[Format::kBlock]) {
+      const int first = block * Format::kBlock, exist = from ? channels - first : 0;
+      const auto* at = from + first * p.length;
 #pragma unroll
       for (int e = 0; e < Format::kBlock; ++e) {
-        const int channel = block * Format::kBlock + e;
-        values[e] = from && channel < channels ? __ldg(from + channel * length) : 0.0f;
+        asm("" : "+l"(at)); // or the compiler multiplies anew
+        values[e] = e < exist ? __ldg(at) : 0.0f;
+        at += p.length;
       }
     };
     for (int chunk = 0; chunk < tiling.chunks; ++chunk) {
@@ -172,7 +175,9 @@ __device__ void pack_factors(
       for (int block = 0; block < kChunkBlocks; ++block) {
         load(main_from, chunk * kChunkBlocks + block, main[block]);
       }
-      load(extra_from, chunk * kChunkBlocks + extra_block, extra);
+      if (has_extra) {
+        load(extra_from, chunk * kChunkBlocks + extra_block, extra);
+      }
       const auto first_unit = tile.group * tiling.units + chunk * p.taps;
       bool scaled = true;
       for (auto unit = first_unit; unit < first_unit + p.taps; ++unit) {
@@ -185,7 +190,12 @@ __device__ void pack_factors(
         for (int block = 0; block < kChunkBlocks; ++block) {
           extremes.add(main[block][e]);
         }
-        extremes.add(extra[e]);
+      }
+      if (has_extra) {
+#pragma unroll
+        for (int e = 0; e < Format::kBlock; ++e) {
+          extremes.add(extra[e]);
+        }
       }
       extremes.join_warp();
       if (lane == 0) {
@@ -269,6 +279,12 @@ class Turns {
   int warpgroup_;
   bool waits_;
 };
+
+// What only the first lane reads, since it gives the slot back.
+template <typename T>
+__device__ T read_by_first(const T& from) {
+  return __shfl_sync(0xFFFFFFFFu, threadIdx.x % kWarp == 0 ? from : T{}, 0);
+}
 
 // The places of a unit's factors in shared memory, for one warpgroup.
 struct Factors {
@@ -415,9 +431,8 @@ __device__ void multiply(
     int flags = 0;
     int done_weights = -1, done_source = -1; // slots whose last products are on their way
     const auto release = [&] {
-      __syncwarp(); // all lanes have read what the slots say of their scales
       if (leader) {
-        if (done_weights >= 0 && !tiling.resident) {
+        if (done_weights >= 0 && (Format::kExact || !tiling.resident)) {
           barrier_arrive(shared.weight_empty(done_weights));
         }
         if (done_source >= 0) {
@@ -429,7 +444,8 @@ __device__ void multiply(
       barrier_wait(shared.source_full(sources.slot), sources.parity);
       Packed packed{0.0f, 0};
       if constexpr (Format::kExact) {
-        packed = *shared.packed(sources.slot);
+        const auto* of_slot = shared.packed(sources.slot);
+        packed = {read_by_first(of_slot->unscale), read_by_first(of_slot->flags)};
         flags |= packed.unscale == 0 ? packed.flags : 0;
       }
       for (int j = 0; j < p.taps; ++j) {
@@ -442,10 +458,13 @@ __device__ void multiply(
             source_block};
         const int this_weights = weights.slot, this_source = j == p.taps - 1 ? sources.slot : -1;
         const bool scaled = Format::kExact && packed.unscale != 0;
-        const float scale =
-            scaled ? packed.unscale * packed_of<Scaled>(shared.base + unit).unscale : 1.0f;
+        float scale = 1;
         if constexpr (Format::kExact) {
-          flags |= scaled ? 0 : packed_of<Shape>(shared.base + unit).flags;
+          if (scaled) {
+            scale = packed.unscale * read_by_first(packed_of<Scaled>(shared.base + unit).unscale);
+          } else {
+            flags |= read_by_first(packed_of<Shape>(shared.base + unit).flags);
+          }
         }
 #if CONV_TRANSPOSE1D_WGMMA
         if (scaled) {
@@ -551,6 +570,7 @@ __device__ void multiply(
       weights = Ring(tiling.weight_slots); // full once and for all
     }
     const auto column = tile.column_tile * Shape::kColumns + column_group * Shape::kGroupColumns;
+    const auto n = divide(column, p.pitch());
     Store<Shape>{
         p,
         tiling,
@@ -559,8 +579,8 @@ __device__ void multiply(
         tile.group,
         warpgroup,
         (tile.row_tile * Shape::kRowGroups + row_group) * tiling.rows_per_warpgroup,
-        column / p.pitch(),
-        column % p.pitch(),
+        n,
+        column - n * p.pitch(),
         flags}
         .run(sums);
   }

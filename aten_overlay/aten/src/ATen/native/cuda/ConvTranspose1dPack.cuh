@@ -153,9 +153,7 @@ __device__ void load_column(
   using scalar_t = typename Format::scalar_t;
   constexpr int kBlock = Format::kBlock;
   const auto pitch = p.pitch();
-  const auto n = (column | pitch) >> 32 == 0
-      ? static_cast<int64_t>(static_cast<uint32_t>(column) / static_cast<uint32_t>(pitch))
-      : column / pitch;
+  const auto n = divide(column, pitch);
   const auto u = static_cast<int>((column - n * pitch) * p.position_stride + p.base);
   const auto length = static_cast<int>(p.length), classes = static_cast<int>(p.classes);
   const auto step = static_cast<int>(p.class_step), channels = static_cast<int>(p.channels);

@@ -179,11 +179,12 @@ struct Store {
 
   __device__ void run(const float (&sums)[Shape::kSums]) {
     const int warp = threadIdx.x % kWarpgroup / kWarp, lane = threadIdx.x % kWarp;
-    bool finite = true;
+    float check[4] = {}; // NaN if any sum is infinite or NaN
 #pragma unroll
     for (int i = 0; i < Shape::kSums; ++i) {
-      finite = finite && is_finite(sums[i]);
+      check[i % 4] = __fmaf_rn(sums[i], 0.0f, check[i % 4]);
     }
+    const bool finite = check[0] + check[1] + check[2] + check[3] == 0;
     if constexpr (Shape::Format::kExact) {
       flags = (any_of_warpgroup(barrier(), flags & Extremes::kHasSmall) ? Extremes::kHasSmall : 0) |
           (any_of_warpgroup(barrier(), flags & Extremes::kHasLarge) ? Extremes::kHasLarge : 0);

@@ -84,26 +84,24 @@ struct ThinLoad {
     const auto zero = narrow<scalar_t>(0.0f);
     const auto* sample = source + n * p.channels * p.length;
     const auto first = column + p.base;
-    const auto length = static_cast<int>(p.length), channels = static_cast<int>(p.channels);
-    const auto u = first + halo + threadIdx.x;
-    const bool exists = u >= 0 && u < p.length;
-#pragma unroll
-    for (int block = 0; block < Shape::kBlocks; ++block) {
+    const auto channels = static_cast<int>(p.channels);
+    const auto load = [&](int64_t u, bool exists, int block, scalar_t(&values)[Format::kBlock]) {
+      const auto* from = sample + block * Format::kBlock * p.length + u;
+      const int exist = exists && u >= 0 && u < p.length ? channels - block * Format::kBlock : 0;
 #pragma unroll
       for (int e = 0; e < Format::kBlock; ++e) {
-        const int channel = block * Format::kBlock + e;
-        main[block][e] = exists && channel < channels ? sample[channel * length + u] : zero;
+        asm("" : "+l"(from)); // or the compiler adds up anew what it is made of
+        values[e] = e < exist ? __ldg(from) : zero;
+        from += p.length;
       }
+    };
+#pragma unroll
+    for (int block = 0; block < Shape::kBlocks; ++block) {
+      load(first + halo + threadIdx.x, true, block, main[block]);
     }
 #pragma unroll
     for (int i = 0; i < Shape::kExtras; ++i) {
-      const auto v = first + extra_column[i];
-      const bool extra_exists = extra_column[i] >= 0 && v >= 0 && v < p.length;
-#pragma unroll
-      for (int e = 0; e < Format::kBlock; ++e) {
-        const int channel = extra_block[i] * Format::kBlock + e;
-        extra[i][e] = extra_exists && channel < channels ? sample[channel * length + v] : zero;
-      }
+      load(first + extra_column[i], extra_column[i] >= 0, extra_block[i], extra[i]);
     }
   }
 
@@ -163,11 +161,23 @@ struct ThinLoad {
 };
 
 template <typename scalar_t>
-__device__ __forceinline__ void store_pair(scalar_t* to, scalar_t first, scalar_t second) {
-  struct alignas(2 * sizeof(scalar_t)) Pair {
-    scalar_t values[2];
-  };
-  *reinterpret_cast<Pair*>(to) = {{first, second}};
+__device__ __forceinline__ uint32_t pack_pair(float first, float second) {
+  if constexpr (std::is_same_v<scalar_t, __half>) {
+    return as_word(__floats2half2_rn(first, second));
+  } else {
+    return as_word(__floats2bfloat162_rn(first, second));
+  }
+}
+
+// A value and, behind it or before it, what lies between columns.
+template <typename scalar_t>
+__device__ __forceinline__ void store_with_gap(scalar_t* to, float value, float background, bool behind) {
+  if constexpr (sizeof(scalar_t) == 2) {
+    const auto word = pack_pair<scalar_t>(value, background);
+    *reinterpret_cast<uint32_t*>(to) = behind ? word : __funnelshift_l(word, word, 16);
+  } else {
+    *reinterpret_cast<float2*>(to) = behind ? make_float2(value, background) : make_float2(background, value);
+  }
 }
 
 // Stores the sums of a warp's 16 rows. Returns at once; what it has staged is read until bulk_wait_read.
@@ -205,7 +215,6 @@ __device__ __forceinline__ void store_thin(
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     auto* to = staging + start(half);
-    const auto background = narrow<scalar_t>(bias[half]);
     const int odd = start(half) % 2; // with a gap of 2, columns are 2 apart
 #pragma unroll
     for (int i = 0; i < Shape::kSums / 4; ++i) {
@@ -213,14 +222,13 @@ __device__ __forceinline__ void store_thin(
       for (int second = 0; second < 2; ++second) {
         const auto sum = sums[i * 4 + half * 2 + second];
         auto* column_to = to + (i * 8 + second) * kStride;
-        const auto value = narrow<scalar_t>(
-            Shape::Format::kExact ? __fmaf_rn(sum, unscale, bias[half]) : sum + bias[half]);
+        const auto value = Shape::Format::kExact ? __fmaf_rn(sum, unscale, bias[half]) : sum + bias[half];
         check = __fmaf_rn(sum, 0.0f, check);
         if constexpr (kGap == 2) {
           // With the bias behind it, or that before it, whichever pair is aligned.
-          store_pair(column_to - odd, odd ? background : value, odd ? value : background);
+          store_with_gap(column_to - odd, value, bias[half], odd == 0);
         } else {
-          column_to[0] = value;
+          column_to[0] = narrow<scalar_t>(value);
         }
       }
     }
@@ -288,8 +296,8 @@ __device__ __forceinline__ void thin_sums(
   }
 #if CONV_TRANSPOSE1D_WGMMA
   constexpr bool kScaled = std::is_same_v<Format, ScaledFormat>;
-  // In one chain: all, or what the second terms give.
-#pragma unroll
+  // In one chain: all, or what the second terms give. Unrolled, ptxas would wait for each product.
+#pragma unroll 1
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     for (int j = 0; j < taps; ++j) {
       wgmma_fence();

@@ -161,16 +161,22 @@ struct Tile {
   int64_t column_tile;
 };
 
+// Of numbers that are not negative, mostly below 2^32, where it takes less time.
+__device__ inline int64_t divide(int64_t a, int64_t b) {
+  return (a | b) >> 32 == 0 ? static_cast<int64_t>(static_cast<uint32_t>(a) / static_cast<uint32_t>(b)) : a / b;
+}
+
 template <typename Shape>
 __device__ Tile find_tile(const Tiling& tiling, int64_t index) {
   const auto per_group = tiling.row_tiles * tiling.column_tiles;
-  const auto group = index / per_group;
+  const auto group = divide(index, per_group);
   index -= group * per_group;
-  const auto turn = index / (tiling.column_tiles_in_turn * tiling.row_tiles);
+  const auto turn = divide(index, tiling.column_tiles_in_turn * tiling.row_tiles);
   index -= turn * tiling.column_tiles_in_turn * tiling.row_tiles;
   const auto first = turn * tiling.column_tiles_in_turn;
   const auto in_turn = min(tiling.column_tiles_in_turn, tiling.column_tiles - first);
-  return {group, index / in_turn, first + index % in_turn};
+  const auto row_tile = divide(index, in_turn);
+  return {group, row_tile, first + index - row_tile * in_turn};
 }
 
 // Where a column's outputs lie: from `offset` on, those in [first, last).
