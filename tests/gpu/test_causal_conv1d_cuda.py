@@ -235,6 +235,35 @@ def test_layouts_agree(dtype):
                 assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
+@pytest.mark.skipif(REDUCED, reason="too slow under compute-sanitizer")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_short_rows_equal_few(dtype):
+    torch.manual_seed(3)
+    b, d, t, w = 4, 20000, 264 if dtype.itemsize == 2 else 200, 4
+    x, grad = (torch.randn(b, d, t, device="cuda").to(dtype) for _ in range(2))
+    state, grad_final = (torch.randn(b, d, w - 1, device="cuda").to(dtype) for _ in range(2))
+    weight, bias = (torch.randn(*size, device="cuda").to(dtype) for size in ((d, w), (d,)))
+    seq_idx = packed_rows(b, t, torch.int32).cuda()
+    few = slice(100, 137)  # channels
+
+    def gradients(which, **kwargs):
+        leaves = [a.detach().requires_grad_() for a in (x[:, which], weight[which], bias[which])]
+        if "initial_state" in kwargs:
+            kwargs["initial_state"] = kwargs["initial_state"][:, which].detach().requires_grad_()
+            leaves.append(kwargs["initial_state"])
+            outs = F.causal_conv1d(*leaves[:3], "silu", return_final_state=True, **kwargs)
+            return torch.autograd.grad(outs, leaves, (grad[:, which], grad_final[:, which]))
+        return torch.autograd.grad(F.causal_conv1d(*leaves, "silu", **kwargs), leaves, grad[:, which])
+
+    for kwargs in ({}, {"seq_idx": seq_idx}, {"initial_state": state}):
+        many, some = gradients(slice(None), **kwargs), gradients(few, **kwargs)
+        for i, (got, want) in enumerate(zip(many, some)):
+            if i in (1, 2):  # sums in another order
+                torch.testing.assert_close(got[few], want, rtol=2 * torch.finfo(dtype).eps, atol=1e-4)
+            else:
+                assert torch.equal(got[:, few], want)
+
+
 @pytest.mark.parametrize("layout", ("contiguous", "channels_last"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_chunks_equal_one_shot(dtype, layout):

@@ -13,6 +13,7 @@
 
 #include <ATen/Dispatch.h>
 
+
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #else
@@ -250,27 +251,50 @@ struct Backward {
     using row_t = Row<scalar_t>;
     const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
     const bool states = args.initial_state.defined() || grad_final_state.defined();
+    const auto spans = row_spans<row_t>();
+    const auto most_warps = batch() * channels() * ceil_div(time(), row_t::kSpan * spans);
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0 && !(masks.defined() && states) &&
-        std::max(batch(), channels()) <= std::numeric_limits<int32_t>::max();
-    const bool aligned = masks.defined() || rows_aligned(grads.input);
-    const RowChunks chunks(
-        batch(), channels(), time(), row_t::kSpan, whole ? row_spans<row_t>() : kSpans, aligned, row_t::kVec);
-    const auto partials = empty_partials(batch() * chunks.per_row);
-    const auto kernel = !whole   ? backward_any_rows<scalar_t, W>
-        : masks.defined() || states ? backward_rows<scalar_t, W, true>
-                                    : backward_rows<scalar_t, W, false>;
-    const auto p = params(partials, ceil_div(chunks.warps * kLanes, kThreads));
-    launch(kernel, whole, args.cu_seqlens.defined(), p, chunks);
+        time() % row_t::kVec == 0 && !(masks.defined() && states) && most_warps <= std::numeric_limits<int32_t>::max();
+    if (!whole) {
+      const bool aligned = masks.defined() || rows_aligned(grads.input);
+      const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans, aligned, row_t::kVec);
+      const auto partials = empty_partials(batch() * chunks.per_row);
+      const auto p = params(partials, ceil_div(chunks.warps * kLanes, kThreads));
+      launch(backward_any_rows<scalar_t, W>, false, args.cu_seqlens.defined(), p, chunks);
+      reduce(partials);
+      return;
+    }
+    const int rows = rows_of_warp<row_t>();
+    const RowChunks chunks(batch() / rows, channels(), time(), row_t::kSpan, spans, true, row_t::kVec);
+    const auto blocks = ceil_div(chunks.warps * kLanes, kThreads), units = batch() / rows * chunks.per_row;
+    const bool any = masks.defined() || states;
+    const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, units);
+    const auto partials = empty_partials(units + batch() * borders.per_row);
+    const auto kernel = any ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, false>;
+    const auto p = params(partials, blocks + borders.blocks);
+    launch(kernel, true, false, p, chunks, RowSteps(p, rows), borders);
     reduce(partials);
   }
 
-  // Spans of a chunk: a whole row, unless there are too few rows to keep all multiprocessors busy.
+  // Rows of a warp: several of a channel where they are short, and yet many.
+  template <typename row_t>
+  int rows_of_warp() const {
+    const auto warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
+    for (int rows = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort ? 4 : 1; rows > 1; rows /= 2) {
+      if (batch() % rows == 0 && batch() * channels() >= 3 * rows * warps) {
+        return rows;
+      }
+    }
+    return 1;
+  }
+
+  // Spans of a chunk: a whole row, unless it is long or there are too few rows to keep all multiprocessors busy.
   template <typename row_t>
   int row_spans() const {
     const int64_t warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
     const auto pieces = std::max<int64_t>(2 * warps / std::max<int64_t>(batch() * channels(), 1), 1);
-    return std::clamp<int64_t>(ceil_div(ceil_div(time(), row_t::kSpan), pieces), 2, kMostSpans);
+    const auto spans = ceil_div(time(), row_t::kSpan);
+    return std::clamp<int64_t>(ceil_div(spans, pieces), 2, spans > 2 * kLongSpans ? kLongSpans : 2 * kLongSpans);
   }
 
   static int64_t multiprocessors() {

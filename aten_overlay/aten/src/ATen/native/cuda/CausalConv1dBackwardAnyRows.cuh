@@ -209,15 +209,7 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
       }
       Values<acc_t, kVec + W - 1> dz;
       if (p.silu) {
-        Values<acc_t, kVec> z;
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          z[j] = bias;
-#pragma unroll
-          for (int k = 0; k < W; ++k) {
-            z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
-          }
-        }
+        const auto z = sum_inputs<W>(weight, bias, inputs);
         grad = Silu<scalar_t>::times_slopes(grad, z);
       }
 #pragma unroll
@@ -235,17 +227,7 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
         }
       }
       exchange(dz);
-      Values<acc_t, kVec> dx;
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        dx[j] = 0;
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
-          dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
-        }
-        sums[W] += dz[j];
-      }
+      auto dx = sum_row_dz<W>(weight, inputs, dz, sums);
       if (span >= ending) {
         add_row_final_grad<W>(p, b, d, lane_begin + span * kSpan, dx);
       }
@@ -291,18 +273,7 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
       add_state_sums<scalar_t, W>(p, b, d, t, dz, sums);
     }
     exchange(dz);
-    Values<acc_t, kVec> dx;
-#pragma unroll
-    for (int j = 0; j < kVec; ++j) {
-      dx[j] = 0;
-#pragma unroll
-      for (int k = 0; k < W; ++k) {
-        const int after = j + W - 1 - k;
-        sums[k] = multiply_add(dz[j], counts(j, k) ? inputs[j + k] : acc_t(0), sums[k]);
-        dx[j] = multiply_add(weight[k], counts(after, k) ? dz[after] : acc_t(0), dx[j]);
-      }
-      sums[W] += dz[j];
-    }
+    auto dx = sum_row_dz<W>(weight, inputs, dz, sums, counts);
     if (p.grad_final_state.data && packed) {
 #pragma unroll 1
       for (int j = 0; j < kVec && t + j < p.time; ++j) {
@@ -317,7 +288,10 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
     --span;
   }
 
-  write_row_partials(p, b * chunks.per_row + chunk, d, sums);
+  const auto sum = LaneSums<W + 1>::sum(sums);
+  if (auto* to = LaneSums<W + 1>::to(p, b * chunks.per_row + chunk, d)) {
+    *to = sum;
+  }
   if (p.grad_initial_state.data && !segments && chunk == 0) {
     write_row_state_grad<W>(p, b, d, phase != 0, weight, carry);
   }

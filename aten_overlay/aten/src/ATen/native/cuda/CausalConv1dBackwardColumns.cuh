@@ -11,7 +11,7 @@ namespace {
 // Positions that are read and computed at once, and how many such batches are on their way; warps of a block, one
 // behind the other in time; blocks of a multiprocessor; the most positions of a warp.
 constexpr int kBatch = 4;
-constexpr int kBatches = 2;
+constexpr int kBatches = 3;
 constexpr int kWarps = 4;
 constexpr int kColumnBlocks = 4;
 constexpr int64_t kLongStretch = 176;

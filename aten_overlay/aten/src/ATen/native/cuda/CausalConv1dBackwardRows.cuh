@@ -1,54 +1,97 @@
 // causal_conv1d's backward pass along rows of positions.
 #pragma once
 
-#include <ATen/native/cuda/CausalConv1dBackwardParams.cuh>
-#include <ATen/native/cuda/CausalConv1dRows.cuh>
+#include <ATen/native/cuda/CausalConv1dBackwardBorders.cuh>
 
 namespace at::native {
 
 namespace {
 
-// The most spans of a chunk, so that offsets in it fit into 32 bits; spans on their way; blocks of a multiprocessor.
-constexpr int64_t kMostSpans = 1 << 20;
+// Spans of a chunk of a long row; spans on their way; blocks of a multiprocessor.
+constexpr int64_t kLongSpans = 16;
 constexpr int kDepth = 4;
 constexpr int kRowBlocks = 6;
 
-// Writes a warp's sums for the parameters of a channel.
-template <typename scalar_t, typename acc_t, int kSums>
-__device__ void write_row_partials(
-    const BackwardParams<scalar_t>& p, int64_t unit, int64_t d, const Values<acc_t, kSums>& sums) {
-  if (!p.partials) {
-    return;
-  }
-  // Halves of the sums go to halves of the lanes, as long as there are several; so few need to be exchanged.
-  constexpr int kSize = kSums <= 2 ? 2 : kSums <= 4 ? 4 : kSums <= 8 ? 8 : 16;
-  const int lane = threadIdx.x % kLanes;
-  Values<acc_t, kSize> parts{};
+// The gradients of neighbouring inputs, of which inputs[W-1] is the first, from the dz of the outputs there and behind
+// them; and what the former outputs add to the sums for the parameters.
+template <int W, typename acc_t, int kInputs, int kOutputs, typename F = EveryTap>
+__device__ Values<acc_t, kOutputs - (W - 1)> sum_row_dz(
+    const Values<acc_t, W>& weight,
+    const Values<acc_t, kInputs>& inputs,
+    const Values<acc_t, kOutputs>& dz,
+    Values<acc_t, W + 1>& sums,
+    const F& counts = {}) {
+  Values<acc_t, kOutputs - (W - 1)> dx{};
 #pragma unroll
-  for (int k = 0; k < kSums; ++k) {
-    parts[k] = sums[k];
-  }
+  for (int j = 0; j < kOutputs - (W - 1); ++j) {
 #pragma unroll
-  for (int offset = kLanes / 2, size = kSize / 2; offset > 0; offset /= 2, size /= 2) {
-#pragma unroll
-    for (int k = 0; k < (size > 0 ? size : 1); ++k) {
-      const bool high = size > 0 && lane & offset;
-      const auto other = size > 0 ? (high ? parts[k] : parts[k + size]) : parts[0];
-      parts[k] = (high ? parts[k + size] : parts[k]) + __shfl_xor_sync(kEveryLane, other, offset);
+    for (int k = 0; k < W; ++k) {
+      const int after = j + W - 1 - k;
+      sums[k] = multiply_add(dz[j], counts(j, k) ? inputs[j + k] : acc_t(0), sums[k]);
+      dx[j] = multiply_add(weight[k], counts(after, k) ? dz[after] : acc_t(0), dx[j]);
     }
+    sums[W] += dz[j];
   }
-  constexpr int kStep = kLanes / kSize; // lanes with the same sum
-  if (lane % kStep == 0 && lane / kStep < kSums) {
-    *p.partial(unit, lane / kStep, d) = parts[0];
-  }
+  return dx;
 }
 
-// The dz of W-1 positions from t on, one a lane.
-template <typename scalar_t>
-__device__ at::opmath_type<scalar_t> dz_behind(
-    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t) {
-  t += threadIdx.x % kLanes;
-  return threadIdx.x % kLanes < p.width - 1 && t < p.time ? preactivation_grad(p, p.sequences.find(b, t), b, d, t) : 0;
+// The sums over a warp of several values: in how many lanes the same one ends up, and which one in a lane.
+template <int kSums>
+struct LaneSums {
+  // Halves of the sums go to halves of the lanes, as long as there are several; so few need to be exchanged.
+  static constexpr int kSize = kSums <= 2 ? 2 : kSums <= 4 ? 4 : kSums <= 8 ? 8 : 16;
+  static constexpr int kStep = kLanes / kSize;
+
+  template <typename acc_t>
+  static __device__ acc_t sum(const Values<acc_t, kSums>& sums) {
+    const int lane = threadIdx.x % kLanes;
+    Values<acc_t, kSize> parts{};
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      parts[k] = sums[k];
+    }
+#pragma unroll
+    for (int offset = kLanes / 2, size = kSize / 2; offset > 0; offset /= 2, size /= 2) {
+#pragma unroll
+      for (int k = 0; k < (size > 0 ? size : 1); ++k) {
+        const bool high = size > 0 && lane & offset;
+        const auto other = size > 0 ? (high ? parts[k] : parts[k + size]) : parts[0];
+        parts[k] = (high ? parts[k + size] : parts[k]) + __shfl_xor_sync(kEveryLane, other, offset);
+      }
+    }
+    return parts[0];
+  }
+
+  // Where this lane writes its sum, or null.
+  template <typename scalar_t>
+  static __device__ at::opmath_type<scalar_t>* to(const BackwardParams<scalar_t>& p, int64_t unit, int64_t d) {
+    const int lane = threadIdx.x % kLanes;
+    return p.partials && lane % kStep == 0 && lane / kStep < kSums ? p.partial(unit, lane / kStep, d) : nullptr;
+  }
+};
+
+// The dz of W-1 positions from t on, one a lane; their taps begin inside the row, and see no state.
+template <int W, typename scalar_t, typename acc_t>
+__device__ acc_t dz_behind(
+    const BackwardParams<scalar_t>& p, int64_t b, int64_t d, int64_t t, const Values<acc_t, W>& weight, acc_t bias) {
+  const int lane = threadIdx.x % kLanes;
+  t += lane;
+  if (lane >= W - 1 || t >= p.time) {
+    return 0;
+  }
+  const auto* x = p.input.row(b, d) + (t - (W - 1));
+  auto dz = static_cast<acc_t>(load_element(p.grad_output.row(b, d) + t));
+  const unsigned mask = p.masks.data ? p.masks.load(b, t) : (1u << W) - 1;
+  Values<acc_t, W> taps;
+#pragma unroll
+  for (int k = 0; k < W; ++k) {
+    taps[k] = static_cast<acc_t>(load_element(x + k));
+  }
+  const auto z = sum_inputs<W>(weight, bias, taps, [&](int, int k) { return mask >> k & 1; });
+  if (p.silu) {
+    dz = Silu<scalar_t>::times_slope(dz, z[0]);
+  }
+  return mask >> (W - 1) & 1 ? dz : acc_t(0);
 }
 
 // What a warp reads of a span on its way to it.
@@ -107,158 +150,67 @@ struct SpanSlot {
   }
 };
 
-// Of rows with borders, the vectors that see states, or not all of their taps: a bit for each vector of the span that
-// begins at position t.
-template <int W, typename scalar_t>
-__device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, int64_t b, int64_t t) {
-  constexpr int kVec = Row<scalar_t>::kVec;
-  constexpr int kBehind = Window<scalar_t, W>::kBefore; // vectors behind a vector that its inputs reach
-  constexpr unsigned kReached = (1u << kBehind) - 1;
-  unsigned which = 0;
-  if (p.masks.data) {
-    const auto own = p.masks.template straight_lanes<kVec>(b, t);
-    const auto behind = p.masks.template straight_lanes<kVec>(b, t + Row<scalar_t>::kSpan);
-    which = ~own;
-#pragma unroll
-    for (int q = 1; q <= kBehind; ++q) {
-      which |= ~__funnelshift_r(own, behind, q);
-    }
-  }
-  if (p.initial_state.data && t == 0) {
-    which |= kReached;
-  }
-  const auto left = p.time - t;
-  if (p.grad_final_state.data && left > 0 && left < (kLanes + kBehind) * kVec) {
-    const int first = static_cast<int>(left) / kVec - kBehind;
-    which |= first >= 0 ? kReached << first : kReached >> -first;
-  }
-  return which;
-}
+// What a thread needs of its warp's chunk now and then, kept in shared memory.
+template <typename acc_t>
+struct RowPlace {
+  acc_t* partial; // where the lane's sum goes, or null
+  unsigned b;
+  unsigned chunk;
+};
 
-// Computes those vectors of up to kLanes spans, a position a lane. `which` is that of a span: lane i has that of span
-// `last` - i. The pointers point to the lane's vector of span `here`.
-template <int W, typename scalar_t, typename acc_t>
-__device__ void backward_borders(
-    const BackwardParams<scalar_t>& p,
-    const RowChunks& chunks,
-    const scalar_t* x,
-    const scalar_t* grad_out,
-    scalar_t* grad_in,
-    int here,
-    int last,
-    unsigned which,
-    const Values<acc_t, W>& weight,
-    acc_t bias,
-    Values<acc_t, W + 1>& sums) {
-  constexpr int kVec = Row<scalar_t>::kVec;
-  constexpr int kSpan = Row<scalar_t>::kSpan;
-  constexpr int kGroup = kVec + 2 * (W - 1); // lanes for a vector, with W-1 positions on either side
-  constexpr int kGroups = kLanes / kGroup;
-  constexpr int kNone = -kLanes;
-  auto spans = __ballot_sync(kEveryLane, which != 0);
-  if (spans == 0) {
-    return;
-  }
-  int64_t b, d, chunk;
-  chunks.find(b, d, chunk);
-  const auto begin = chunk * chunks.spans * kSpan;
-  const int lane = threadIdx.x % kLanes, group = lane / kGroup, place = lane % kGroup - (W - 1);
-  const int origin = here * kSpan + lane * kVec;
-  // From where to where there is a row, from `begin` on.
-  const int low = chunk == 0 ? 0 : kNone;
-  const int high = min(p.time - begin, int64_t(1) << 30);
-  const auto* masks = p.masks.data ? p.masks.data + b * p.masks.pitch + begin : nullptr;
-  unsigned vectors = 0;
-  int span = 0;
-#pragma unroll 1
-  while (vectors != 0 || spans != 0) {
-    // The next vectors, one for each group of lanes.
-    int t = kNone;
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      if (vectors == 0 && spans != 0) {
-        const int i = __ffs(spans) - 1;
-        spans &= spans - 1;
-        vectors = __shfl_sync(kEveryLane, which, i);
-        span = last - i;
-      }
-      if (vectors != 0) {
-        const int vector = __ffs(vectors) - 1;
-        vectors &= vectors - 1;
-        t = group == g ? span * kSpan + vector * kVec + place : t;
-      }
-    }
-    acc_t input = 0, dz = 0;
-    unsigned mask = 0;
-    const bool inside = t >= low && t < high && t > kNone;
-    const bool before = t < low && t > kNone;
-    if (inside) {
-      input = static_cast<acc_t>(load_element(x + (t - origin)));
-      dz = static_cast<acc_t>(load_element(grad_out + (t - origin)));
-      mask = masks ? masks[t] : (1u << W) - 1;
-    } else if (before && p.initial_state.data) {
-      input = static_cast<acc_t>(load_element(p.initial_state.at(b, d, W - 1 + t)));
-    }
-    Values<acc_t, W> taps;
-    auto z = bias;
-#pragma unroll
-    for (int k = 0; k < W; ++k) {
-      const auto tap =
-          k == W - 1 ? input : __shfl_sync(kEveryLane, input, (lane - (W - 1) + k) & (kLanes - 1));
-      taps[k] = mask >> k & 1 ? tap : acc_t(0);
-      z = multiply_add(weight[k], taps[k], z);
-    }
-    if (p.silu) {
-      dz = Silu<scalar_t>::times_slope(dz, z);
-    }
-    dz = mask >> (W - 1) & 1 ? dz : acc_t(0);
-    acc_t dx = 0;
-#pragma unroll
-    for (int k = 0; k < W; ++k) {
-      const int after = W - 1 - k;
-      const auto seen = mask >> k & 1 ? dz : acc_t(0);
-      const auto from = after == 0 ? seen : __shfl_sync(kEveryLane, seen, (lane + after) & (kLanes - 1));
-      dx = multiply_add(weight[k], from, dx);
-    }
-    if (inside && place >= 0 && place < kVec) {
-#pragma unroll
-      for (int k = 0; k < W; ++k) {
-        sums[k] = multiply_add(dz, taps[k], sums[k]);
-      }
-      sums[W] += dz;
-      const int final_place = t - (high - (W - 1));
-      if (p.grad_final_state.data && final_place >= 0) {
-        dx += static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, final_place)));
-      }
-      if (p.grad_input.data) {
-        store_element(grad_in + (t - origin), static_cast<scalar_t>(dx));
-      }
-    } else if (before && t == place && p.grad_initial_state.data) { // beside the row's first vector
-      write_initial_state_grad(p, {b, 0, p.time}, b, d, W - 1 + t, dx);
-    }
-  }
-}
+// How a warp of backward_rows goes on: in steps of kDepth spans of its chunk; or, where it has `rows` short rows of two
+// spans each, of neighbouring batches, in steps of a row.
+struct RowSteps {
+  static constexpr int kOfShort = kDepth / 2; // spans of a short row
+  int rows;
+  int spans; // of a step
+  int64_t input; // how far the next step is
+  int64_t grad_output;
+  int64_t grad_input;
+
+  template <typename scalar_t>
+  RowSteps(const BackwardParams<scalar_t>& p, int rows)
+      : rows(rows),
+        spans(rows > 1 ? kOfShort : kDepth),
+        input(rows > 1 ? p.input.batch : -kDepth * Row<scalar_t>::kSpan),
+        grad_output(rows > 1 ? p.grad_output.batch : -kDepth * Row<scalar_t>::kSpan),
+        grad_input(rows > 1 ? p.grad_input.batch : -kDepth * Row<scalar_t>::kSpan) {}
+};
 
 // Rows that consist of aligned vectors. A warp goes through its chunk from the end on, with the next spans on their
-// way. kBorders: rows are divided or have states, not both.
+// way. kBorders: rows are divided or have states, not both; what is at a border is left to blocks of its own.
 template <typename scalar_t, int W, bool kBorders>
-__global__ void __launch_bounds__(kThreads, !kBorders && W <= 4 ? kRowBlocks : kRowBlocks - 1)
-backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ RowChunks chunks) {
+__global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1) backward_rows(
+    const __grid_constant__ BackwardParams<scalar_t> p,
+    const __grid_constant__ RowChunks chunks,
+    const __grid_constant__ RowSteps steps,
+    const __grid_constant__ RowBorders row_borders) {
   using acc_t = at::opmath_type<scalar_t>;
   using slot_t = SpanSlot<scalar_t, W>;
+  using sums_t = LaneSums<W + 1>;
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kSpan = Row<scalar_t>::kSpan;
   constexpr int kBehind = slot_t::kBefore; // vectors behind a vector that its inputs reach
+  constexpr int kOfShort = RowSteps::kOfShort;
   __shared__ slot_t slots[kDepth];
+  __shared__ RowPlace<acc_t> places[kThreads];
   let_next_begin();
-  int64_t b, d, chunk;
-  if (!chunks.find(b, d, chunk)) {
+  unsigned block = blockIdx.x;
+  if (kBorders && row_borders.own(block)) {
+    backward_borders<W>(p, row_borders, block);
     return;
   }
+  unsigned b, d, chunk;
+  if (!chunks.find(block, b, d, chunk)) {
+    return;
+  }
+  const auto unit = static_cast<int64_t>(b) * chunks.per_row + chunk;
+  const bool together = steps.rows > 1;
+  b *= steps.rows;
   const int lane = threadIdx.x % kLanes;
-  const auto begin = chunk * chunks.spans * kSpan;
-  const int count = min(int64_t(chunks.spans), ceil_div(p.time - begin, kSpan)); // spans
-  // The spans are numbered from the last on, to which the pointers point at first.
+  const auto begin = static_cast<int64_t>(chunk) * (chunks.spans * kSpan);
+  const int count = chunk + 1 == static_cast<unsigned>(chunks.per_row) ? chunks.last_spans : chunks.spans;
+  // Spans are numbered from the last on.
   const auto first = begin + (count - 1) * kSpan + lane * kVec;
   const auto* x = p.input.row(b, d) + first;
   const auto* grad_out = p.grad_output.row(b, d) + first;
@@ -266,31 +218,40 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
   settle(x);
   settle(grad_out);
   settle(grad_in);
-
-  // From which span on it is stored, and that before which there are no inputs, if there is one.
+  // From which span on there is something to load and to store, and that before which there are no inputs, if there is
+  // one.
   const bool inside = first < p.time;
-  int stores = p.grad_input.data ? (inside ? 0 : 1) : count;
+  int loads = inside ? 0 : 1;
+  int stores = p.grad_input.data ? loads : count;
   int row_start = chunk == 0 ? count - 1 : -1;
+  settle(loads);
   settle(stores);
   settle(row_start);
 
-  const auto fetch = [&](int slot, int span) {
-    slots[slot].fetch(x - slot * kSpan, grad_out - slot * kSpan, span == row_start ? lane : kBehind);
+  const auto fetch = [&](slot_t& slot, int i) {
+    slot.fetch(x - i * kSpan, grad_out - i * kSpan, i == row_start ? lane : kBehind);
   };
   // A lane whose last vector is behind the row's end computes with zeros there.
-  if (inside) {
-    fetch(0, 0);
-  } else {
+  if (!inside) {
     slots[0].clear();
+    slots[kOfShort].clear();
   }
-  end_group();
 #pragma unroll
-  for (int i = 1; i < kDepth; ++i) {
-    if (i < count) {
-      fetch(i, i);
+  for (int i = 0; i < kDepth; ++i) {
+    if (together && i >= kOfShort) {
+      if (i == kOfShort) {
+        x += steps.input;
+        grad_out += steps.grad_output;
+      }
+      if (i - kOfShort >= loads) {
+        fetch(slots[i], i - kOfShort);
+      }
+    } else if (i >= loads && i < count) {
+      fetch(slots[i], i);
     }
     end_group();
   }
+  places[threadIdx.x] = {sums_t::to(p, unit, d), b, chunk};
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
@@ -301,54 +262,63 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
     if (kBorders && p.masks.data) {
       wait_for_previous(); // which found the masks
     }
-    const auto value = dz_behind(p, b, d, begin + count * kSpan);
+    const auto value = dz_behind<W>(p, b, d, begin + count * kSpan, weight, bias);
 #pragma unroll
     for (int j = 0; j < W - 1; ++j) {
       carry[j] = __shfl_sync(kEveryLane, value, (j - (kLanes - 1 - lane) * kVec) & (kLanes - 1));
     }
   }
-  unsigned borders = 0; // of the span with the lane's number, modulo their number
 
+  // From here on, spans are numbered from the step's last on; `row_start` is in the step that is to be loaded next, as
+  // are the pointers of what is read.
+  int left = count; // spans
+  int half = 0; // the first slot of the step
+  int number = 0; // of the step's first span among all
+  unsigned borders = 0; // of the span whose number, modulo their number, is the lane's
+  const auto go_on = [&] {
+    x += steps.input;
+    grad_out += steps.grad_output;
+    settle(x);
+    settle(grad_out);
+    if (!together) {
+      row_start -= kDepth;
+    }
+  };
+  go_on();
 #pragma unroll 1
-  for (int group = 0; group < count; group += kDepth) {
-    if (kBorders && group % kLanes == 0) {
+  for (int more = together ? steps.rows - 1 : (count - 1) / kDepth;; --more) {
+    if (kBorders && number % kLanes == 0) {
       if (p.masks.data) {
         wait_for_previous(); // which found the masks
       }
-      chunks.find(b, d, chunk);
-      const int from_start = count - 1 - group - lane;
-      borders = from_start >= 0 ? border_vectors<W>(p, b, (chunk * chunks.spans + from_start) * kSpan) : 0;
+      const auto place = places[threadIdx.x];
+      const int from_start = together ? 1 - lane % kOfShort : left - 1 - lane;
+      const auto span = static_cast<int64_t>(place.chunk) * chunks.spans + from_start;
+      const int row = together ? lane / kOfShort : 0;
+      borders = from_start >= 0 && row < steps.rows ? border_vectors<W>(p, place.b + row, span * kSpan) : 0;
     }
+    const int next = together ? (more > 1 ? kOfShort : 0) : left - kDepth; // spans to load
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
-      const int span = group + i;
-      if (span >= count) {
+      if (i >= left) {
         break;
       }
+      auto& slot = slots[i < kOfShort ? half + i : i];
       wait_for_groups<kDepth - 1>();
-      auto inputs = slots[i].window().widen();
+      auto inputs = slot.window().widen();
       Values<acc_t, kVec> grad;
-      const auto grad_vector = slots[i].grad[threadIdx.x];
+      const auto grad_vector = slot.grad[threadIdx.x];
 #pragma unroll
       for (int j = 0; j < kVec; ++j) {
         grad[j] = grad_vector.widen(j);
       }
       settle(inputs);
       settle(grad);
-      if (span + kDepth < count) {
-        slots[i].fetch(
-            x - (i + kDepth) * kSpan, grad_out - (i + kDepth) * kSpan, span + kDepth == row_start ? lane : kBehind);
+      if (i < next && (i > 0 || !together || inside)) {
+        fetch(slot, i);
       }
       end_group();
-      Values<acc_t, kVec> z;
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        z[j] = bias;
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          z[j] = multiply_add(weight[k], inputs[j + k], z[j]);
-        }
-      }
+      const auto z = sum_inputs<W>(weight, bias, inputs);
       if (p.silu) {
         grad = Silu<scalar_t>::times_slopes(grad, z);
       }
@@ -361,50 +331,36 @@ backward_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_c
 #pragma unroll
       for (int j = 0; j < W - 1; ++j) {
         const int lanes = 1 + j / kVec;
-        const auto next = __shfl_sync(kEveryLane, dz[j % kVec], (lane + lanes) & (kLanes - 1));
-        dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : next;
-        carry[j] = next;
+        const auto after = __shfl_sync(kEveryLane, dz[j % kVec], (lane + lanes) & (kLanes - 1));
+        dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : after;
+        carry[j] = after;
       }
-      if (!kBorders || !(__shfl_sync(kEveryLane, borders, span % kLanes) >> lane & 1)) {
-        Values<acc_t, kVec> dx{};
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-#pragma unroll
-          for (int k = 0; k < W; ++k) {
-            sums[k] = multiply_add(dz[j], inputs[j + k], sums[k]);
-            dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
-          }
-          sums[W] += dz[j];
-        }
-        if (span >= stores) {
+      if (!kBorders || !(__shfl_sync(kEveryLane, borders, (number + i) % kLanes) >> lane & 1)) {
+        const auto dx = sum_row_dz<W>(weight, inputs, dz, sums);
+        if (i >= stores) {
           store_vector(grad_in - i * kSpan, narrow<scalar_t>(dx));
         }
       }
     }
-    if (kBorders && (group + kDepth >= count || (group + kDepth) % kLanes == 0)) {
-      backward_borders<W>(
-          p,
-          chunks,
-          x,
-          grad_out,
-          grad_in,
-          count - 1 - group,
-          count - 1 - group / kLanes * kLanes,
-          borders,
-          weight,
-          bias,
-          sums);
+    if (more == 0) {
+      break;
     }
-    x -= kDepth * kSpan;
-    grad_out -= kDepth * kSpan;
-    grad_in -= kDepth * kSpan;
-    settle(x);
-    settle(grad_out);
+    go_on();
+    grad_in += steps.grad_input;
     settle(grad_in);
+    number += steps.spans;
+    if (together) {
+      half = kOfShort - half;
+      carry = {};
+    } else {
+      left -= kDepth;
+      stores -= kDepth;
+    }
   }
-
-  chunks.find(b, d, chunk);
-  write_row_partials(p, b * chunks.per_row + chunk, d, sums);
+  const auto sum = sums_t::sum(sums);
+  if (auto* to = places[threadIdx.x].partial) {
+    *to = sum;
+  }
 }
 
 } // namespace

@@ -173,14 +173,7 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     if (masked) {
       y = masked_sums<scalar_t, W>(masks[i], weight, bias, inputs);
     } else {
-#pragma unroll
-      for (int j = 0; j < kVec; ++j) {
-        y[j] = bias;
-#pragma unroll
-        for (int k = 0; k < W; ++k) {
-          y[j] = multiply_add(weight[k], inputs[j + k], y[j]);
-        }
-      }
+      y = sum_inputs<W>(weight, bias, inputs);
     }
     if (p.silu) {
       y = Silu<scalar_t>::silu(y);
@@ -286,14 +279,7 @@ forward_any_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid
         y = masked_sums<scalar_t, W>(mask, weight, bias, inputs);
         see_states<scalar_t, W>(p, b, d, first + span * kSpan, y);
       } else {
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) {
-          y[j] = bias;
-#pragma unroll
-          for (int k = 0; k < W; ++k) {
-            y[j] = multiply_add(weight[k], inputs[j + k], y[j]);
-          }
-        }
+        y = sum_inputs<W>(weight, bias, inputs);
       }
       if (p.silu) {
         y = Silu<scalar_t>::silu(y);

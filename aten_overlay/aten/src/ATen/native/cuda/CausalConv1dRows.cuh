@@ -222,23 +222,37 @@ __device__ void store_masked(scalar_t* row, int64_t size, int64_t t, const Vecto
   }
 }
 
-// The sums before SiLU of outputs of which some do not see all of their taps.
+// Of outputs that see all of their taps; elsewhere counts(j, k) says whether output j sees its tap k.
+struct EveryTap {
+  __device__ bool operator()(int, int) const {
+    return true;
+  }
+};
+
+// The sums before SiLU of neighbouring outputs: inputs[j + k] is tap k of output j.
+template <int W, typename acc_t, int kInputs, typename F = EveryTap>
+__device__ Values<acc_t, kInputs - (W - 1)> sum_inputs(
+    const Values<acc_t, W>& weight, acc_t bias, const Values<acc_t, kInputs>& inputs, const F& counts = {}) {
+  Values<acc_t, kInputs - (W - 1)> sums;
+#pragma unroll
+  for (int j = 0; j < kInputs - (W - 1); ++j) {
+    sums[j] = bias;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      sums[j] = multiply_add(weight[k], counts(j, k) ? inputs[j + k] : acc_t(0), sums[j]);
+    }
+  }
+  return sums;
+}
+
+// Those of outputs of which some do not see all of their taps.
 template <typename scalar_t, int W, typename acc_t, int kVec, int kInputs>
 __device__ Values<acc_t, kVec> masked_sums(
     const Vector<uint8_t, kVec>& masks,
     const Values<acc_t, W>& weight,
     acc_t bias,
     const Values<acc_t, kInputs>& inputs) {
-  Values<acc_t, kVec> sums;
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) {
-    sums[j] = bias;
-#pragma unroll
-    for (int k = 0; k < W; ++k) {
-      sums[j] = multiply_add(weight[k], masks.bits(j) >> k & 1 ? inputs[j + k] : acc_t(0), sums[j]);
-    }
-  }
-  return sums;
+  return sum_inputs<W>(weight, bias, inputs, [&](int j, int k) { return masks.bits(j) >> k & 1; });
 }
 
 // Puts the sums of those outputs t.. that see an initial state of cu_seqlens: few, so one by one. `params`: the
@@ -262,6 +276,7 @@ __device__ void see_states(const Params& p, int64_t b, int64_t d, int64_t t, Val
 struct RowChunks {
   int spans; // of a chunk
   int64_t per_row;
+  int last_spans; // of the last of a row
   int64_t warps;
   Divisor row_divisor; // per_row
   Divisor batch_divisor; // rows of a batch
@@ -270,19 +285,30 @@ struct RowChunks {
   RowChunks(int64_t batch, int64_t channels, int64_t time, int64_t span, int most_spans, bool aligned, int vector)
       : spans(std::min<int64_t>(ceil_div(time + (aligned ? 0 : vector - 1), span), most_spans)),
         per_row(ceil_div(time + (aligned ? 0 : vector - 1), span * spans)),
+        last_spans(ceil_div(time + (aligned ? 0 : vector - 1), span) - (per_row - 1) * spans),
         warps(batch * channels * per_row),
         row_divisor(per_row, warps),
         batch_divisor(channels, batch * channels) {}
 
-  // The chunk of this thread's warp, or false. Asked for again, it need not be kept in registers meanwhile.
+  // The chunk of this thread's warp, or false.
   __device__ bool find(int64_t& b, int64_t& d, int64_t& chunk) const {
-    int thread = threadIdx.x;
-    settle(thread);
-    const auto warp = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+    const auto warp = static_cast<int64_t>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
     if (warp >= warps) {
       return false;
     }
     int64_t row;
+    row_divisor.divide(warp, row, chunk);
+    batch_divisor.divide(row, b, d);
+    return true;
+  }
+
+  // The same of fewer than 2^31 warps, for blocks in another order.
+  __device__ bool find(unsigned block, unsigned& b, unsigned& d, unsigned& chunk) const {
+    const auto warp = block * (kThreads / kLanes) + threadIdx.x / kLanes;
+    if (warp >= static_cast<unsigned>(warps)) {
+      return false;
+    }
+    unsigned row;
     row_divisor.divide(warp, row, chunk);
     batch_divisor.divide(row, b, d);
     return true;

@@ -1,0 +1,264 @@
+// causal_conv1d's backward pass along rows: the vectors at borders, where outputs do not see all their taps or see a
+// state. They are few, and lie at the same positions in all channels.
+#pragma once
+
+#include <ATen/native/cuda/CausalConv1dBackwardParams.cuh>
+#include <ATen/native/cuda/CausalConv1dRows.cuh>
+
+namespace at::native {
+
+namespace {
+
+// Of rows with borders, the vectors that see states, or not all of their taps, or that such outputs see: a bit for each
+// vector of the span that begins at position t.
+template <int W, typename scalar_t>
+__device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, int64_t b, int64_t t) {
+  constexpr int kVec = Row<scalar_t>::kVec;
+  constexpr int kBehind = Window<scalar_t, W>::kBefore; // vectors behind a vector that its inputs reach
+  constexpr unsigned kReached = (1u << kBehind) - 1;
+  unsigned which = 0;
+  if (p.masks.data) {
+    const auto own = p.masks.template straight_lanes<kVec>(b, t);
+    const auto behind = p.masks.template straight_lanes<kVec>(b, t + Row<scalar_t>::kSpan);
+    which = ~own;
+#pragma unroll
+    for (int q = 1; q <= kBehind; ++q) {
+      which |= ~__funnelshift_r(own, behind, q);
+    }
+  }
+  if (p.initial_state.data && t == 0) {
+    which |= kReached;
+  }
+  const auto left = p.time - t;
+  if (p.grad_final_state.data && left > 0 && left < (kLanes + kBehind) * kVec) {
+    const int first = static_cast<int>(left) / kVec - kBehind;
+    which |= first >= 0 ? kReached << first : kReached >> -first;
+  }
+  return which;
+}
+
+// Which blocks compute those vectors: warps of a channel a lane, each for some spans of the rows. They take long for
+// little, so they are strewn among the first half of the other blocks.
+struct RowBorders {
+  static constexpr int kSpans = 8;
+  int64_t per_row;
+  int64_t warps = 0;
+  int64_t blocks = 0;
+  int64_t first_unit; // of the partial sums
+  Divisor row_divisor{1, 1}; // per_row
+  Divisor group_divisor{1, 1}; // groups of channels
+  Divisor block_divisor{1, 1}; // one block of these and its share of the others
+
+  // Among `others` blocks.
+  RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t first_unit)
+      : per_row(any ? ceil_div(time, span * kSpans) : 0), first_unit(first_unit) {
+    const auto groups = ceil_div(channels, kLanes);
+    warps = batch * groups * per_row;
+    blocks = ceil_div(warps, kThreads / kLanes);
+    if (blocks > 0) {
+      row_divisor = Divisor(per_row, warps);
+      group_divisor = Divisor(groups, warps);
+      block_divisor = Divisor(others / 2 / blocks + 1, others + blocks);
+    }
+  }
+
+  // Whether this block is one of them, and its number among its kind. (There are fewer than 2^31 blocks of each.)
+  __device__ bool own(unsigned& block) const {
+    unsigned number, rest;
+    block_divisor.divide(blockIdx.x, number, rest);
+    const auto count = static_cast<unsigned>(blocks);
+    const bool own = rest == 0 && number < count;
+    block = own ? number : blockIdx.x - min(number + 1, count);
+    return own;
+  }
+
+  // The share of this thread's warp of such a block, or false.
+  __device__ bool find(unsigned block, unsigned& b, unsigned& group, unsigned& chunk) const {
+    const auto warp = block * (kThreads / kLanes) + threadIdx.x / kLanes;
+    if (warp >= static_cast<unsigned>(warps)) {
+      return false;
+    }
+    unsigned row;
+    row_divisor.divide(warp, row, chunk);
+    group_divisor.divide(row, b, group);
+    return true;
+  }
+};
+
+// The vector at t of a channel.
+template <int W, typename scalar_t, typename acc_t>
+__device__ void backward_border(
+    const BackwardParams<scalar_t>& p,
+    int64_t b,
+    int64_t d,
+    bool exists, // the channel
+    int64_t t,
+    const Values<acc_t, W>& weight,
+    acc_t bias,
+    Values<acc_t, W + 1>& sums) {
+  constexpr int kVec = Row<scalar_t>::kVec;
+  constexpr int kBehind = Window<scalar_t, W>::kBefore;
+  constexpr int kOutputs = kVec + W - 1; // those that see the vector
+  using vector_t = typename Row<scalar_t>::vector_t;
+  const auto inside = [&](int q) { return t + q * kVec >= 0 && t + q * kVec < p.time; };
+  const auto* x = p.input.row(b, d) + t;
+  const auto* grad_out = p.grad_output.row(b, d) + t;
+  vector_t x_vectors[2 * kBehind + 1], grad_vectors[kBehind + 1];
+  Vector<uint8_t, kVec> masks[kBehind + 1];
+#pragma unroll
+  for (int q = -kBehind; q <= kBehind; ++q) {
+    x_vectors[q + kBehind] = {};
+    if (inside(q)) {
+      x_vectors[q + kBehind] = load_vector<scalar_t, kVec>(x + q * kVec);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q <= kBehind; ++q) {
+    grad_vectors[q] = {};
+    masks[q] = {};
+    if (inside(q)) {
+      grad_vectors[q] = load_vector<scalar_t, kVec>(grad_out + q * kVec);
+      masks[q] = p.masks.data ? p.masks.template load<kVec>(b, t + q * kVec) : every_mask<W, kVec>();
+    }
+  }
+  const auto mask = [&](int j) { return masks[j / kVec].bits(j % kVec); };
+  unsigned straight = 0; // the outputs that see all their taps, which are most of them
+#pragma unroll
+  for (int j = 0; j < kOutputs; ++j) {
+    straight |= mask(j) == (1u << W) - 1 ? 1u << j : 0;
+  }
+  Values<acc_t, kOutputs + W - 1> inputs;
+#pragma unroll
+  for (int i = 0; i < kOutputs + W - 1; ++i) {
+    const int place = i - (W - 1) + kBehind * kVec;
+    inputs[i] = x_vectors[place / kVec].widen(place % kVec);
+  }
+  if (p.initial_state.data && t < W - 1) {
+#pragma unroll
+    for (int i = 0; i < W - 1; ++i) {
+      if (t + i < W - 1) {
+        inputs[i] = static_cast<acc_t>(load_element(p.initial_state.at(b, d, t + i)));
+      }
+    }
+  }
+  const auto taps_of = [&](int j) {
+    Values<acc_t, W> taps;
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      taps[k] = inputs[j + k];
+    }
+    if (!(straight >> j & 1)) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        taps[k] = mask(j) >> k & 1 ? taps[k] : acc_t(0);
+      }
+    }
+    return taps;
+  };
+  Values<acc_t, kOutputs> dz, z;
+#pragma unroll
+  for (int j = 0; j < kOutputs; ++j) {
+    dz[j] = grad_vectors[j / kVec].widen(j % kVec);
+    z[j] = sum_inputs<W>(weight, bias, taps_of(j))[0];
+  }
+  if (p.silu) {
+    dz = Silu<scalar_t>::times_slopes(dz, z);
+  }
+#pragma unroll
+  for (int j = 0; j < kOutputs; ++j) {
+    dz[j] = mask(j) >> (W - 1) & 1 ? dz[j] : acc_t(0);
+  }
+  Values<acc_t, kVec> dx{};
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) {
+    const auto taps = taps_of(j);
+    Values<acc_t, W> seeing; // the dz of the outputs that see the input
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      seeing[k] = dz[j + W - 1 - k];
+    }
+    constexpr unsigned kEvery = (1u << W) - 1;
+    if ((straight >> j & kEvery) != kEvery) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        seeing[k] = mask(j + W - 1 - k) >> k & 1 ? seeing[k] : acc_t(0);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      sums[k] = multiply_add(dz[j], taps[k], sums[k]);
+      dx[j] = multiply_add(weight[k], seeing[k], dx[j]);
+    }
+    sums[W] += dz[j];
+  }
+  if (p.grad_final_state.data) {
+#pragma unroll
+    for (int j = 0; j < kVec; ++j) {
+      const auto place = t + j - (p.time - (W - 1));
+      if (place >= 0) {
+        dx[j] += static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, place)));
+      }
+    }
+  }
+  if (p.grad_input.data && exists) {
+    store_vector(p.grad_input.row(b, d) + t, narrow<scalar_t>(dx));
+  }
+  if (p.grad_initial_state.data && t == 0 && exists) {
+    Values<acc_t, W - 1> places{};
+#pragma unroll
+    for (int i = 0; i < W - 1; ++i) {
+#pragma unroll
+      for (int k = 0; k <= i; ++k) {
+        places[i] = multiply_add(weight[k], dz[i - k], places[i]);
+      }
+    }
+#pragma unroll 1
+    for (int i = 0; i < W - 1; ++i) {
+      write_initial_state_grad(p, {b, 0, p.time}, b, d, i, get_element(places, i));
+    }
+  }
+}
+
+template <int W, typename scalar_t>
+__device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBorders& borders, unsigned block) {
+  using acc_t = at::opmath_type<scalar_t>;
+  constexpr int kVec = Row<scalar_t>::kVec;
+  constexpr int kSpan = Row<scalar_t>::kSpan;
+  unsigned b, group, chunk;
+  if (!borders.find(block, b, group, chunk)) {
+    return;
+  }
+  const int lane = threadIdx.x % kLanes;
+  const bool exists = static_cast<int64_t>(group) * kLanes + lane < p.channels;
+  const auto d = min(static_cast<int64_t>(group) * kLanes + lane, p.channels - 1);
+  const auto begin = static_cast<int64_t>(chunk) * RowBorders::kSpans * kSpan;
+  Values<acc_t, W> weight;
+  acc_t bias;
+  p.parameters.load(d, weight, bias);
+  Values<acc_t, W + 1> sums{};
+  if (p.masks.data) {
+    wait_for_previous(); // which found the masks
+  }
+  const auto t = begin + lane * kSpan;
+  const auto which = lane < RowBorders::kSpans && t < p.time ? border_vectors<W>(p, b, t) : 0;
+#pragma unroll 1
+  for (int span = 0; span < RowBorders::kSpans; ++span) {
+#pragma unroll 1
+    for (auto vectors = __shfl_sync(kEveryLane, which, span); vectors != 0; vectors &= vectors - 1) {
+      const auto at = begin + span * kSpan + (__ffs(vectors) - 1) * kVec;
+      if (at < p.time) {
+        backward_border<W>(p, b, d, exists, at, weight, bias, sums);
+      }
+    }
+  }
+  if (p.partials && exists) {
+#pragma unroll
+    for (int k = 0; k <= W; ++k) {
+      *p.partial(borders.first_unit + b * borders.per_row + chunk, k, d) = sums[k];
+    }
+  }
+}
+
+} // namespace
+
+} // namespace at::native
