@@ -860,6 +860,15 @@ def test_huge_stride():
         assert issubclass(kind, RuntimeError), stride
 
 
+@pytest.mark.parametrize("input_sizes,weight_sizes,stride", [
+    ((1, 8, 2), (8, 16, 2), 2**20 - 1),
+    ((1, 1, 1), (1, 2**21, 2), 8),
+], ids=str)  # fmt: skip
+def test_a_slot_of_more_than_32_bits(input_sizes, weight_sizes, stride):
+    """Which shared memory cannot have: other kernels take the gradients."""
+    check(random(*input_sizes), random(*weight_sizes), None, Parameters(stride))
+
+
 def test_changing_lengths_need_no_plan():
     """A call allocates its output and reads nothing back, whatever the length was before."""
     w, b = random(64, 32, 4), random(32)

@@ -13,7 +13,6 @@
 
 #include <ATen/Dispatch.h>
 
-
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #else
@@ -252,7 +251,9 @@ struct Backward {
     const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
     const bool states = args.initial_state.defined() || grad_final_state.defined();
     const auto spans = row_spans<row_t>();
-    const auto most_warps = batch() * channels() * ceil_div(time(), row_t::kSpan * spans);
+    const auto most_warps = std::max(
+        batch() * channels() * ceil_div(time(), row_t::kSpan * spans),
+        RowBorders::warps_of(batch(), channels(), time(), row_t::kSpan));
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
         time() % row_t::kVec == 0 && !(masks.defined() && states) && most_warps <= std::numeric_limits<int32_t>::max();
     if (!whole) {
@@ -271,8 +272,8 @@ struct Backward {
     const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, units);
     const auto partials = empty_partials(units + batch() * borders.per_row);
     // Without borders, float32 takes so few registers that eight blocks fit on a multiprocessor, which was 9 % slower.
-    constexpr bool kAlways = std::is_same_v<scalar_t, float>;
-    const auto kernel = any ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, kAlways>;
+    constexpr bool kBordersAlways = std::is_same_v<scalar_t, float>;
+    const auto kernel = any ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, kBordersAlways>;
     const auto p = params(partials, blocks + borders.blocks);
     launch(kernel, true, false, p, chunks, RowSteps(p, rows), borders);
     reduce(partials);

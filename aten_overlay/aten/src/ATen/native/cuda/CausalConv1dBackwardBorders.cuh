@@ -49,11 +49,15 @@ struct RowBorders {
   Divisor group_divisor{1, 1}; // groups of channels
   Divisor block_divisor{1, 1}; // one block of these and its share of the others
 
+  static int64_t warps_of(int64_t batch, int64_t channels, int64_t time, int64_t span) {
+    return batch * ceil_div(channels, kLanes) * ceil_div(time, span * kSpans);
+  }
+
   // Among `others` blocks.
   RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t first_unit)
       : per_row(any ? ceil_div(time, span * kSpans) : 0), first_unit(first_unit) {
     const auto groups = ceil_div(channels, kLanes);
-    warps = batch * groups * per_row;
+    warps = any ? warps_of(batch, channels, time, span) : 0;
     blocks = ceil_div(warps, kThreads / kLanes);
     if (blocks > 0) {
       row_divisor = Divisor(per_row, warps);

@@ -178,7 +178,7 @@ struct RowSteps {
 };
 
 // Rows that consist of aligned vectors. A warp goes through its chunk from the end on, with the next spans on their
-// way. kBorders: rows are divided or have states, not both; what is at a border is left to blocks of its own.
+// way. kBorders: rows may be divided or have states, not both; what is at a border is left to blocks of its own.
 template <typename scalar_t, int W, bool kBorders>
 __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1) backward_rows(
     const __grid_constant__ BackwardParams<scalar_t> p,
