@@ -111,6 +111,37 @@ def test_a_file_that_ends_early_is_no_result(tree):
         run(tree, "test-ops", files=["test_ops.py"])
 
 
+def test_an_interrupted_file_goes_on(tree, capsys):
+    write_test(tree, tolerance=GOOD, patched="__import__('os').path.exists('stop') and __import__('os')._exit(9)")
+    patch(tree)
+    (tree / "stop").touch()
+    with pytest.raises(OverlayError, match="it ended with status 9"):
+        run(tree)
+    outcomes = tree / "build/overlay-results/test_nn.outcomes"
+    done = outcomes.read_text()
+    assert "::test_flaky_tolerance" in done and "::test_patched" not in done
+    outcomes.write_text(done + '["test/test_nn.py::TestNN::test_pat')  # and it was killed while it wrote
+    (tree / "stop").unlink()
+    assert run(tree) == 0
+    printed = capsys.readouterr().out
+    assert f"test_nn.py: goes on after {done.count('::test_')} tests" in printed
+    assert "test_nn.py: 3 passed, 1 expected failures, 1 skipped" in printed
+    assert len(outcomes.read_text().splitlines()) == 5  # none ran twice
+    assert run(tree) == 0 and "goes on" not in capsys.readouterr().out  # it had ended
+
+
+def test_another_build_begins_anew(tree, capsys):
+    write_test(tree)
+    (tree / "test/test_nn.py").write_text("import os, torch\ndef test_a(): pass\ndef test_b(): os._exit(9)\n")
+    patch(tree)
+    with pytest.raises(OverlayError, match="it ended with status 9"):
+        run(tree)
+    (tree / "test/test_nn.py").write_text("def test_a(): assert 0\ndef test_b(): pass\n")
+    assert run(tree) == 1
+    printed = capsys.readouterr().out
+    assert "goes on" not in printed and "new failure: test_nn.test_a\n" in printed
+
+
 def test_a_tree_that_is_not_built(tree):
     write_test(tree)
     (tree / "torch/__init__.py").write_text("import torch._C")

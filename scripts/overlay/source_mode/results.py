@@ -6,12 +6,8 @@ Only what did not simply pass is kept, so a recorded baseline is small: baseline
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-from ..errors import OverlayError
-from ..trees import display
 
 BASELINES = Path(__file__).with_name("baselines")
 
@@ -48,29 +44,16 @@ class Baseline:
     files: dict[str, Results] = field(default_factory=dict)
 
 
-def read_junit(path: Path) -> Results:
-    try:
-        cases = ElementTree.parse(path).getroot().iter("testcase")
-    except (OSError, ElementTree.ParseError) as error:
-        raise OverlayError(display(path), f"pytest writes its results there: {error}", "see its output above") from None
+def read_outcomes(path: Path) -> Results:
+    """What pytest_outcomes.py has written."""
     outcomes: dict[str, str] = {}
-    for case in cases:
-        name = f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}"
-        outcome = _outcome(case)
-        # A test that fails while it is torn down is listed twice.
-        outcomes[name] = FAILED if FAILED in (outcome, outcomes.get(name)) else outcome
+    for line in path.read_text().splitlines():
+        nodeid, outcome = json.loads(line)
+        file, *classes, name = nodeid.split("::", 2)
+        outcomes[f"{classes[-1] if classes else Path(file).stem}.{name}"] = outcome
     names = {kind: tuple(sorted(name for name in outcomes if outcomes[name] == kind)) for kind in (FAILED, EXPECTED)}
     counts = list(outcomes.values())
     return Results(counts.count(PASSED), counts.count(SKIPPED), names[FAILED], names[EXPECTED])
-
-
-def _outcome(case: ElementTree.Element) -> str:
-    if case.find("failure") is not None or case.find("error") is not None:
-        return FAILED  # an unexpected success among them
-    skipped = case.find("skipped")
-    if skipped is None:
-        return PASSED
-    return EXPECTED if skipped.get("type") == "pytest.xfail" else SKIPPED
 
 
 def compare(now: Results, before: Results | None) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import dataclass, replace
 from datetime import date
+from pathlib import Path
 
 from ..errors import OverlayError
 from ..model import load_patches
@@ -18,7 +20,7 @@ from .build import Build
 from .checks import is_on
 from .command import add_tree, job_of
 from .progress import clock_time
-from .results import Baseline, Results, compare, load_baseline, new_failures, read_junit, save_baseline
+from .results import Baseline, Results, compare, load_baseline, new_failures, read_outcomes, save_baseline
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Run:
 
 
 OURS = "the overlay's operators"
+PLUGIN = Path(__file__).with_name("pytest_outcomes.py")
+NO_TESTS = 5  # pytest's status where none is left
 
 _SUITES = {
     "test-nn": [Run("test_nn.py")],
@@ -135,26 +139,49 @@ def _not_run(job: Build, each: Run) -> str:
 
 
 def _run(job: Build, each: Run) -> Results:
-    """A file that crashes half way, or has no test for us, is no result."""
+    """A file that crashes half way, or has no test for us, is no result. One that was interrupted goes on."""
     folder = job.folder / "overlay-results"
     folder.mkdir(exist_ok=True)
     name = each.file.removesuffix(".py").replace("/", ".")
-    junit, log = folder / f"{name}.xml", folder / f"{name}.log"
-    junit.unlink(missing_ok=True)
-    command = [job.python, "-m", "pytest", "-q", f"--junit-xml={junit}", f"test/{each.file}"]
+    outcomes, log = folder / f"{name}.outcomes", folder / f"{name}.log"
+    command = [job.python, "-m", "pytest", "-q", "-p", PLUGIN.stem, f"test/{each.file}"]
     if each.only:
         command += ["-k", each.only.replace(OURS, " or ".join(operators()))]
-    environment = {"PYTHONPATH": str(job.tree.root), **job.ccache}
-    with log.open("w") as output, job.machine.start(
+    known = _begin(outcomes, f"{command} {_age(job, each)}")
+    if known:
+        print(f"  {each.file}: goes on after {known} tests", flush=True)
+    shutil.copyfile(PLUGIN, folder / PLUGIN.name)
+    environment = {"PYTHONPATH": f"{job.tree.root}:{folder}", "OVERLAY_OUTCOMES": str(outcomes), **job.ccache}
+    with log.open("a" if known else "w") as output, job.machine.start(
         command, job.tree.root, environment, stdout=output, stderr=output
     ) as process:
         status = process.wait()
-    if status not in (0, 1):
+    if status not in (0, 1) and not (status == NO_TESTS and known):
         print("\n".join(log.read_text(errors="replace").splitlines()[-20:]))
         raise OverlayError(
             shlex.join(command), f"pytest runs it to its end; it ended with status {status}", f"log: {display(log)}"
         )
-    return read_junit(junit)
+    outcomes.with_suffix(".run").unlink()
+    return read_outcomes(outcomes)
+
+
+def _begin(outcomes: Path, run: str) -> int:
+    """How many tests of an interrupted run of the same are known. Its note goes when a run has ended."""
+    note = outcomes.with_suffix(".run")
+    if note.is_file() and note.read_text() == run and outcomes.is_file():
+        kept = [line for line in outcomes.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    else:
+        kept = []
+    outcomes.write_text("".join(kept))  # without the half line of a run that was killed
+    note.write_text(run)
+    return len(kept)
+
+
+def _age(job: Build, each: Run) -> list[int]:
+    """Of what was built and of the tests: with others, all tests run again."""
+    root = job.tree.root
+    files = [root / "torch/version.py", *(root / "torch/lib").glob("libtorch_*"), root / "test" / each.file]
+    return [path.stat().st_mtime_ns for path in sorted(files) if path.is_file()]
 
 
 def operators() -> list[str]:
