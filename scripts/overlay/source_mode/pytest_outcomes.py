@@ -13,13 +13,8 @@ _FILE = Path(os.environ["OVERLAY_OUTCOMES"])
 _outcomes: dict[str, str] = {}  # of tests that are running
 
 
-def _lines() -> list[list[str]]:
-    # The last line of a run that was killed may be half a one.
-    return [json.loads(line) for line in _FILE.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    known = {nodeid for nodeid, _ in _lines()}
+    known = {json.loads(line)[0] for line in _FILE.read_text().splitlines()}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
     items[:] = [item for item in items if item.nodeid not in known]
 

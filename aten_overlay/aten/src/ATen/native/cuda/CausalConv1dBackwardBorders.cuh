@@ -78,14 +78,7 @@ struct RowBorders {
 
   // The share of this thread's warp of such a block, or false.
   __device__ bool find(unsigned block, unsigned& b, unsigned& group, unsigned& chunk) const {
-    const auto warp = block * (kThreads / kLanes) + threadIdx.x / kLanes;
-    if (warp >= static_cast<unsigned>(warps)) {
-      return false;
-    }
-    unsigned row;
-    row_divisor.divide(warp, row, chunk);
-    group_divisor.divide(row, b, group);
-    return true;
+    return find_chunk(block, warps, row_divisor, group_divisor, b, group, chunk);
   }
 };
 

@@ -53,10 +53,7 @@ ThinGradInputTiling make_thin_grad_input_tiling(const Problem& p, const Device& 
   ThinGradInputTiling tiling{};
   tiling.halo = static_cast<int>(p.shift * (p.taps - 1));
   tiling.layout = thin_row_layout(p, Shape::kPositions + tiling.halo, sizeof(typename Shape::scalar_t), false);
-  const int64_t slot_bytes = p.channels * tiling.layout.pitch;
-  const auto memory = (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024;
-  tiling.slots = static_cast<int>(std::min<int64_t>(Shape::kMaxSlots, (memory - Shape::kSlots) / slot_bytes));
-  tiling.slot_bytes = static_cast<int>(slot_bytes); // where there are slots
+  set_slots<Shape>(tiling, p.channels * tiling.layout.pitch, device);
   tiling.tiles_of_sample = ceil_div(p.columns, Shape::kPositions);
   tiling.tiles = tiling.tiles_of_sample * p.batch;
   tiling.blocks = std::min<int64_t>(tiling.tiles, device.processors * Shape::kBlocksPerProcessor);

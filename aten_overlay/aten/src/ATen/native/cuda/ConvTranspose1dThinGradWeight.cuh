@@ -69,11 +69,10 @@ ThinGradTiling make_thin_grad_tiling(const WeightGradProblems& p, const Device& 
   // A stage also has all of the row that no other has, for the bias.
   tiling.grad_output = thin_row_layout(g, Shape::kDepth + (g.position_stride > 1 ? 1 : 0), kSize, true);
   tiling.input = thin_row_layout(p.input, Shape::kDepth + tiling.halo, kSize, false);
-  const int64_t slot_bytes =
-      int64_t{tiling.channels} * tiling.grad_output.pitch + int64_t{Shape::kChannels} * tiling.input.pitch;
-  const auto memory = (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024;
-  tiling.slots = static_cast<int>(std::min<int64_t>(Shape::kMaxSlots, (memory - Shape::kSlots) / slot_bytes));
-  tiling.slot_bytes = static_cast<int>(slot_bytes); // where there are slots
+  set_slots<Shape>(
+      tiling,
+      int64_t{tiling.channels} * tiling.grad_output.pitch + int64_t{Shape::kChannels} * tiling.input.pitch,
+      device);
   tiling.stages_of_sample = ceil_div(g.pitch(), Shape::kDepth);
   tiling.stages = tiling.stages_of_sample * g.batch;
   const auto blocks = device.processors * Shape::kBlocksPerProcessor;

@@ -33,6 +33,14 @@ auto with_grad_format(ScalarType type, ConvTranspose1dMath math, const Attempt& 
   return math == ConvTranspose1dMath::TF32 ? attempt(TwoTermFormat(), float()) : attempt(ExactFormat(), float());
 }
 
+// As many slots as a block's shared memory has room for; none for those that are larger.
+template <typename Shape, typename Tiling>
+void set_slots(Tiling& tiling, int64_t slot_bytes, const Device& device) {
+  const auto memory = (device.shared_bytes + 1024) / Shape::kBlocksPerProcessor - 1024 - Shape::kSlots;
+  tiling.slots = static_cast<int>(std::min<int64_t>(Shape::kMaxSlots, memory / slot_bytes));
+  tiling.slot_bytes = static_cast<int>(slot_bytes); // where there are slots
+}
+
 // How a stretch of each row lies in shared memory: from the multiple of 16 bytes before it on.
 struct ThinRowLayout {
   int span; // elements
