@@ -254,8 +254,9 @@ struct Backward {
     const auto most_warps = std::max(
         batch() * channels() * ceil_div(time(), row_t::kSpan * spans),
         RowBorders::warps_of(batch(), channels(), time(), row_t::kSpan));
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0 && !(masks.defined() && states) && most_warps <= std::numeric_limits<int32_t>::max();
+        time() % row_t::kVec == 0 && !(masks.defined() && states) && most_warps <= kMost && time() <= kMost / 2;
     if (!whole) {
       const bool aligned = masks.defined() || rows_aligned(grads.input);
       const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans, aligned, row_t::kVec);
@@ -269,7 +270,8 @@ struct Backward {
     const RowChunks chunks(batch() / rows, channels(), time(), row_t::kSpan, spans, true, row_t::kVec);
     const auto blocks = ceil_div(chunks.warps * kLanes, kThreads), units = batch() / rows * chunks.per_row;
     const bool any = masks.defined() || states;
-    const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, units);
+    const auto ahead = multiprocessors() * kRowBlocks * 8 / (rows * chunks.spans);
+    const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, ahead, units);
     const auto partials = empty_partials(units + batch() * borders.per_row);
     // Without borders, float32 takes so few registers that eight blocks fit on a multiprocessor, which was 9 % slower.
     constexpr bool kBordersAlways = std::is_same_v<scalar_t, float>;
@@ -297,7 +299,7 @@ struct Backward {
     const int64_t warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
     const auto pieces = std::max<int64_t>(2 * warps / std::max<int64_t>(batch() * channels(), 1), 1);
     const auto spans = ceil_div(time(), row_t::kSpan);
-    return std::clamp<int64_t>(ceil_div(spans, pieces), 2, spans > 2 * kLongSpans ? kLongSpans : 2 * kLongSpans);
+    return std::clamp<int64_t>(ceil_div(spans, pieces), 2, kLongSpans);
   }
 
   static int64_t multiprocessors() {

@@ -10,28 +10,28 @@ namespace at::native {
 namespace {
 
 // Of rows with borders, the vectors that see states, or not all of their taps, or that such outputs see: a bit for each
-// vector of the span that begins at position t.
+// vector of the span.
 template <int W, typename scalar_t>
-__device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, int64_t b, int64_t t) {
+__device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, unsigned b, int span) {
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kBehind = Window<scalar_t, W>::kBefore; // vectors behind a vector that its inputs reach
   constexpr unsigned kReached = (1u << kBehind) - 1;
   unsigned which = 0;
   if (p.masks.data) {
-    const auto own = p.masks.template straight_lanes<kVec>(b, t);
-    const auto behind = p.masks.template straight_lanes<kVec>(b, t + Row<scalar_t>::kSpan);
+    const auto own = p.masks.template straight_lanes<kVec>(b, span);
+    const auto behind = p.masks.template straight_lanes<kVec>(b, span + 1);
     which = ~own;
 #pragma unroll
     for (int q = 1; q <= kBehind; ++q) {
       which |= ~__funnelshift_r(own, behind, q);
     }
   }
-  if (p.initial_state.data && t == 0) {
+  if (p.initial_state.data && span == 0) {
     which |= kReached;
   }
-  const auto left = p.time - t;
+  const int left = static_cast<int>(p.time) - span * Row<scalar_t>::kSpan;
   if (p.grad_final_state.data && left > 0 && left < (kLanes + kBehind) * kVec) {
-    const int first = static_cast<int>(left) / kVec - kBehind;
+    const int first = left / kVec - kBehind;
     which |= first >= 0 ? kReached << first : kReached >> -first;
   }
   return which;
@@ -48,13 +48,14 @@ struct RowBorders {
   Divisor row_divisor{1, 1}; // per_row
   Divisor group_divisor{1, 1}; // groups of channels
   Divisor block_divisor{1, 1}; // one block of these and its share of the others
+  unsigned lead = 0; // of these blocks, before all others
 
   static int64_t warps_of(int64_t batch, int64_t channels, int64_t time, int64_t span) {
     return batch * ceil_div(channels, kLanes) * ceil_div(time, span * kSpans);
   }
 
   // Among `others` blocks.
-  RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t first_unit)
+  RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t ahead, int64_t first_unit)
       : per_row(any ? ceil_div(time, span * kSpans) : 0), first_unit(first_unit) {
     const auto groups = ceil_div(channels, kLanes);
     warps = any ? warps_of(batch, channels, time, span) : 0;
@@ -62,14 +63,21 @@ struct RowBorders {
     if (blocks > 0) {
       row_divisor = Divisor(per_row, warps);
       group_divisor = Divisor(groups, warps);
-      block_divisor = Divisor(others / 2 / blocks + 1, others + blocks);
+      const auto share = others / blocks + 1;
+      lead = std::min(ahead / share, blocks);
+      block_divisor = Divisor(share, others + blocks);
     }
   }
 
   // Whether this block is one of them, and its number among its kind. (There are fewer than 2^31 blocks of each.)
   __device__ bool own(unsigned& block) const {
+    if (blockIdx.x < lead) {
+      block = blockIdx.x;
+      return true;
+    }
     unsigned number, rest;
-    block_divisor.divide(blockIdx.x, number, rest);
+    block_divisor.divide(blockIdx.x - lead, number, rest);
+    number += lead;
     const auto count = static_cast<unsigned>(blocks);
     const bool own = rest == 0 && number < count;
     block = own ? number : blockIdx.x - min(number + 1, count);
@@ -89,19 +97,20 @@ __device__ void backward_border(
     int64_t b,
     int64_t d,
     bool exists, // the channel
-    int64_t t,
+    int t,
     const Values<acc_t, W>& weight,
     acc_t bias,
     Values<acc_t, W + 1>& sums) {
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kBehind = Window<scalar_t, W>::kBefore;
   constexpr int kOutputs = kVec + W - 1; // those that see the vector
+  constexpr unsigned kEvery = (1u << W) - 1;
   using vector_t = typename Row<scalar_t>::vector_t;
-  const auto inside = [&](int q) { return t + q * kVec >= 0 && t + q * kVec < p.time; };
+  const int lane = threadIdx.x % kLanes, time = static_cast<int>(p.time);
+  const auto inside = [&](int q) { return t + q * kVec >= 0 && t + q * kVec < time; };
   const auto* x = p.input.row(b, d) + t;
   const auto* grad_out = p.grad_output.row(b, d) + t;
   vector_t x_vectors[2 * kBehind + 1], grad_vectors[kBehind + 1];
-  Vector<uint8_t, kVec> masks[kBehind + 1];
 #pragma unroll
   for (int q = -kBehind; q <= kBehind; ++q) {
     x_vectors[q + kBehind] = {};
@@ -112,18 +121,21 @@ __device__ void backward_border(
 #pragma unroll
   for (int q = 0; q <= kBehind; ++q) {
     grad_vectors[q] = {};
-    masks[q] = {};
     if (inside(q)) {
       grad_vectors[q] = load_vector<scalar_t, kVec>(grad_out + q * kVec);
-      masks[q] = p.masks.data ? p.masks.template load<kVec>(b, t + q * kVec) : every_mask<W, kVec>();
     }
   }
-  const auto mask = [&](int j) { return masks[j / kVec].bits(j % kVec); };
-  unsigned straight = 0; // the outputs that see all their taps, which are most of them
-#pragma unroll
-  for (int j = 0; j < kOutputs; ++j) {
-    straight |= mask(j) == (1u << W) - 1 ? 1u << j : 0;
+  // Of the output at t + lane; and a bit for each that sees all its taps, which are most.
+  static_assert(kOutputs <= kLanes);
+  unsigned masks = 0;
+  if (t + lane < time) {
+    masks = p.masks.data ? p.masks.load(b, t + lane) : kEvery;
   }
+  const auto straight = __ballot_sync(kEveryLane, masks == kEvery);
+  const auto mask = [&](int j) {
+    keep_branch();
+    return __shfl_sync(kEveryLane, masks, j);
+  };
   Values<acc_t, kOutputs + W - 1> inputs;
 #pragma unroll
   for (int i = 0; i < kOutputs + W - 1; ++i) {
@@ -138,17 +150,11 @@ __device__ void backward_border(
       }
     }
   }
-  const auto taps_of = [&](int j) {
+  const auto taps_of = [&](int j, unsigned mask) {
     Values<acc_t, W> taps;
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      taps[k] = inputs[j + k];
-    }
-    if (!(straight >> j & 1)) {
-#pragma unroll
-      for (int k = 0; k < W; ++k) {
-        taps[k] = mask(j) >> k & 1 ? taps[k] : acc_t(0);
-      }
+      taps[k] = mask >> k & 1 ? inputs[j + k] : acc_t(0);
     }
     return taps;
   };
@@ -156,42 +162,50 @@ __device__ void backward_border(
 #pragma unroll
   for (int j = 0; j < kOutputs; ++j) {
     dz[j] = grad_vectors[j / kVec].widen(j % kVec);
-    z[j] = sum_inputs<W>(weight, bias, taps_of(j))[0];
+    z[j] = sum_inputs<W>(weight, bias, taps_of(j, kEvery))[0];
+    if (!(straight >> j & 1)) {
+      z[j] = sum_inputs<W>(weight, bias, taps_of(j, mask(j)))[0];
+    }
   }
   if (p.silu) {
     dz = Silu<scalar_t>::times_slopes(dz, z);
   }
-#pragma unroll
-  for (int j = 0; j < kOutputs; ++j) {
-    dz[j] = mask(j) >> (W - 1) & 1 ? dz[j] : acc_t(0);
-  }
   Values<acc_t, kVec> dx{};
-#pragma unroll
-  for (int j = 0; j < kVec; ++j) {
-    const auto taps = taps_of(j);
-    Values<acc_t, W> seeing; // the dz of the outputs that see the input
-#pragma unroll
-    for (int k = 0; k < W; ++k) {
-      seeing[k] = dz[j + W - 1 - k];
-    }
-    constexpr unsigned kEvery = (1u << W) - 1;
-    if ((straight >> j & kEvery) != kEvery) {
-#pragma unroll
-      for (int k = 0; k < W; ++k) {
-        seeing[k] = mask(j + W - 1 - k) >> k & 1 ? seeing[k] : acc_t(0);
-      }
-    }
+  const auto add_output = [&](int j, unsigned mask) {
+    const auto taps = taps_of(j, mask);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
       sums[k] = multiply_add(dz[j], taps[k], sums[k]);
-      dx[j] = multiply_add(weight[k], seeing[k], dx[j]);
     }
     sums[W] += dz[j];
+  };
+#pragma unroll
+  for (int j = 0; j < kOutputs; ++j) {
+    if (!(straight >> j & 1)) {
+      dz[j] = mask(j) >> (W - 1) & 1 ? dz[j] : acc_t(0);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kVec; ++j) {
+    if ((straight >> j & kEvery) == kEvery) {
+      add_output(j, kEvery);
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        dx[j] = multiply_add(weight[k], dz[j + W - 1 - k], dx[j]);
+      }
+    } else {
+      add_output(j, mask(j));
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        const int after = j + W - 1 - k; // an output that sees the input
+        dx[j] = multiply_add(weight[k], mask(after) >> k & 1 ? dz[after] : acc_t(0), dx[j]);
+      }
+    }
   }
   if (p.grad_final_state.data) {
 #pragma unroll
     for (int j = 0; j < kVec; ++j) {
-      const auto place = t + j - (p.time - (W - 1));
+      const int place = t + j - (time - (W - 1));
       if (place >= 0) {
         dx[j] += static_cast<acc_t>(load_element(p.grad_final_state.at(b, d, place)));
       }
@@ -228,7 +242,7 @@ __device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBor
   const int lane = threadIdx.x % kLanes;
   const bool exists = static_cast<int64_t>(group) * kLanes + lane < p.channels;
   const auto d = min(static_cast<int64_t>(group) * kLanes + lane, p.channels - 1);
-  const auto begin = static_cast<int64_t>(chunk) * RowBorders::kSpans * kSpan;
+  const auto begin = static_cast<int>(chunk) * RowBorders::kSpans * kSpan;
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
@@ -236,13 +250,14 @@ __device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBor
   if (p.masks.data) {
     wait_for_previous(); // which found the masks
   }
-  const auto t = begin + lane * kSpan;
-  const auto which = lane < RowBorders::kSpans && t < p.time ? border_vectors<W>(p, b, t) : 0;
+  const int span_of_lane = static_cast<int>(chunk) * RowBorders::kSpans + lane;
+  const auto which =
+      lane < RowBorders::kSpans && span_of_lane * kSpan < p.time ? border_vectors<W>(p, b, span_of_lane) : 0;
 #pragma unroll 1
   for (int span = 0; span < RowBorders::kSpans; ++span) {
 #pragma unroll 1
     for (auto vectors = __shfl_sync(kEveryLane, which, span); vectors != 0; vectors &= vectors - 1) {
-      const auto at = begin + span * kSpan + (__ffs(vectors) - 1) * kVec;
+      const int at = begin + span * kSpan + (__ffs(vectors) - 1) * kVec;
       if (at < p.time) {
         backward_border<W>(p, b, d, exists, at, weight, bias, sums);
       }

@@ -154,8 +154,8 @@ struct SpanSlot {
 template <typename acc_t>
 struct RowPlace {
   acc_t* partial; // where the lane's sum goes, or null
-  unsigned b;
-  unsigned chunk;
+  int count; // of the warp's spans, if it has no short rows
+  unsigned borders; // of the span whose number is the thread's lane: see border_vectors
 };
 
 // How a warp of backward_rows goes on: in steps of kDepth spans of its chunk; or, where it has `rows` short rows of two
@@ -251,7 +251,24 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
     }
     end_group();
   }
-  places[threadIdx.x] = {sums_t::to(p, unit, d), b, chunk};
+  // A bit for each span from the step's first on: whether any of its vectors are at a border.
+  unsigned any_borders = 0;
+  {
+    unsigned borders = 0;
+    if (kBorders) {
+      if (p.masks.data) {
+        wait_for_previous(); // which found the masks
+      }
+      const int from_start = together ? 1 - lane % kOfShort : count - 1 - lane;
+      const int row = together ? lane / kOfShort : 0;
+      if (from_start >= 0 && row < steps.rows) {
+        borders = border_vectors<W>(p, b + row, static_cast<int>(chunk) * chunks.spans + from_start);
+      }
+      any_borders = __ballot_sync(kEveryLane, borders != 0);
+    }
+    places[threadIdx.x] = {sums_t::to(p, unit, d), count, borders};
+    __syncwarp();
+  }
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
@@ -259,9 +276,6 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
   // For the last lanes: the dz behind the span.
   Values<acc_t, W - 1> carry{};
   if (begin + count * kSpan < p.time) {
-    if (kBorders && p.masks.data) {
-      wait_for_previous(); // which found the masks
-    }
     const auto value = dz_behind<W>(p, b, d, begin + count * kSpan, weight, bias);
 #pragma unroll
     for (int j = 0; j < W - 1; ++j) {
@@ -273,8 +287,6 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
   // are the pointers of what is read.
   int left = count; // spans
   int half = 0; // the first slot of the step
-  int number = 0; // of the step's first span among all
-  unsigned borders = 0; // of the span whose number, modulo their number, is the lane's
   const auto go_on = [&] {
     x += steps.input;
     grad_out += steps.grad_output;
@@ -287,16 +299,13 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
   go_on();
 #pragma unroll 1
   for (int more = together ? steps.rows - 1 : (count - 1) / kDepth;; --more) {
-    if (kBorders && number % kLanes == 0) {
-      if (p.masks.data) {
-        wait_for_previous(); // which found the masks
+    const auto at_border = [&](int i) {
+      if (!(any_borders >> i & 1)) {
+        return false;
       }
-      const auto place = places[threadIdx.x];
-      const int from_start = together ? 1 - lane % kOfShort : left - 1 - lane;
-      const auto span = static_cast<int64_t>(place.chunk) * chunks.spans + from_start;
-      const int row = together ? lane / kOfShort : 0;
-      borders = from_start >= 0 && row < steps.rows ? border_vectors<W>(p, place.b + row, span * kSpan) : 0;
-    }
+      const int number = together ? (steps.rows - 1 - more) * kOfShort : places[threadIdx.x].count - left;
+      return (places[threadIdx.x - lane + number + i].borders >> lane & 1) != 0;
+    };
     const int next = together ? (more > 1 ? kOfShort : 0) : left - kDepth; // spans to load
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -335,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
         dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : after;
         carry[j] = after;
       }
-      if (!kBorders || !(__shfl_sync(kEveryLane, borders, (number + i) % kLanes) >> lane & 1)) {
+      if (!kBorders || !at_border(i)) {
         const auto dx = sum_row_dz<W>(weight, inputs, dz, sums);
         if (i >= stores) {
           store_vector(grad_in - i * kSpan, narrow<scalar_t>(dx));
@@ -348,7 +357,7 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
     go_on();
     grad_in += steps.grad_input;
     settle(grad_in);
-    number += steps.spans;
+    any_borders >>= steps.spans;
     if (together) {
       half = kOfShort - half;
       carry = {};

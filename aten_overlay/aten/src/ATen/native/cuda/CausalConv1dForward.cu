@@ -135,7 +135,7 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     wait_for_previous(); // which found the masks
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      straight[i] = p.masks.template straight_lanes<kVec>(b, begin + i * kSpan);
+      straight[i] = p.masks.template straight_lanes<kVec>(b, begin / kSpan + i);
     }
   }
   typename row_t::vector_t vectors[kCount];

@@ -181,16 +181,18 @@ struct TapMasks {
     return __funnelshift_r(*word, next, static_cast<unsigned>(t % kMaskTile / 8));
   }
 
-  // Which lanes' vectors of kVec positions from t on, a multiple of kVec * kLanes, are straight; all beyond the end.
+  // Which lanes' vectors of kVec positions are straight in a span of kLanes of them; all beyond the end.
   template <int kVec>
-  __device__ unsigned straight_lanes(int64_t b, int64_t t) const {
+  __device__ unsigned straight_lanes(int64_t b, int64_t span) const {
     static_assert(kVec == 4 || kVec == 8);
-    if (t >= pitch) {
+    constexpr int kTileSpans = kMaskTile / (kVec * kLanes);
+    const int tile = static_cast<int>(span / kTileSpans), tiles = static_cast<int>(pitch / kMaskTile);
+    if (tile >= tiles) {
       return kEveryLane;
     }
-    auto word = straight[(b * pitch + t) / kMaskTile];
+    auto word = straight[static_cast<int64_t>(static_cast<int>(b)) * tiles + tile];
     if constexpr (kVec == 4) { // a bit for two lanes
-      word = t % kMaskTile == 0 ? word & 0xffff : word >> 16;
+      word = span % kTileSpans == 0 ? word & 0xffff : word >> 16;
       word = (word | word << 8) & 0x00ff00ff;
       word = (word | word << 4) & 0x0f0f0f0f;
       word = (word | word << 2) & 0x33333333;

@@ -73,6 +73,11 @@ __device__ void settle(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+// Where a branch is rare: so that it stays one.
+__device__ inline void keep_branch() {
+  asm volatile("");
+}
+
 // ---- Vectors -------------------------------------------------------------------------------
 
 // Elements as they lie in memory, in whole words: taken apart only where they are used, so that a
