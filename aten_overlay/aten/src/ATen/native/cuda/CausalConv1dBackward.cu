@@ -251,12 +251,12 @@ struct Backward {
     const auto rows_aligned = [](const Tensor& tensor) { return !tensor.defined() || aligned_rows(tensor); };
     const bool states = args.initial_state.defined() || grad_final_state.defined();
     const auto spans = row_spans<row_t>();
-    const auto most_warps = std::max(
-        batch() * channels() * ceil_div(time(), row_t::kSpan * spans),
-        RowBorders::warps_of(batch(), channels(), time(), row_t::kSpan));
+    const auto warps = batch() * channels() * ceil_div(time(), row_t::kSpan * spans);
+    const auto border_blocks = RowBorders::blocks_of(batch(), channels(), time(), row_t::kSpan);
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0 && !(masks.defined() && states) && most_warps <= kMost && time() <= kMost / 2;
+        time() % row_t::kVec == 0 && !(masks.defined() && states) && std::max(warps, border_blocks) <= kMost &&
+        time() <= kMost / 2;
     if (!whole) {
       const bool aligned = masks.defined() || rows_aligned(grads.input);
       const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans, aligned, row_t::kVec);
@@ -270,8 +270,7 @@ struct Backward {
     const RowChunks chunks(batch() / rows, channels(), time(), row_t::kSpan, spans, true, row_t::kVec);
     const auto blocks = ceil_div(chunks.warps * kLanes, kThreads), units = batch() / rows * chunks.per_row;
     const bool any = masks.defined() || states;
-    const auto ahead = multiprocessors() * kRowBlocks * 8 / (rows * chunks.spans);
-    const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, ahead, units);
+    const RowBorders borders(any, batch(), channels(), time(), row_t::kSpan, blocks, units);
     const auto partials = empty_partials(units + batch() * borders.per_row);
     // Without borders, float32 takes so few registers that eight blocks fit on a multiprocessor, which was 9 % slower.
     constexpr bool kBordersAlways = std::is_same_v<scalar_t, float>;
@@ -285,7 +284,7 @@ struct Backward {
   template <typename row_t>
   int rows_of_warp() const {
     const auto warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
-    for (int rows = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort ? 4 : 1; rows > 1; rows /= 2) {
+    for (int rows = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort ? RowSteps::kMostRows : 1; rows > 1; rows /= 2) {
       if (batch() % rows == 0 && batch() * channels() >= 3 * rows * warps) {
         return rows;
       }

@@ -37,56 +37,47 @@ __device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, unsigned b
   return which;
 }
 
-// Which blocks compute those vectors: warps of a channel a lane, each for some spans of the rows. They take long for
-// little, so they are strewn among the first half of the other blocks.
+// Which blocks compute those vectors: in a chunk of the rows of 32 channels, a channel a lane and the vectors in turn by
+// the warps. They are strewn among the other blocks, beside those that read the same rows: memory is read once.
 struct RowBorders {
-  static constexpr int kSpans = 8;
+  static constexpr int kSpans = 16;
   int64_t per_row;
-  int64_t warps = 0;
-  int64_t blocks = 0;
+  int64_t blocks;
   int64_t first_unit; // of the partial sums
   Divisor row_divisor{1, 1}; // per_row
   Divisor group_divisor{1, 1}; // groups of channels
   Divisor block_divisor{1, 1}; // one block of these and its share of the others
-  unsigned lead = 0; // of these blocks, before all others
 
-  static int64_t warps_of(int64_t batch, int64_t channels, int64_t time, int64_t span) {
+  static int64_t blocks_of(int64_t batch, int64_t channels, int64_t time, int64_t span) {
     return batch * ceil_div(channels, kLanes) * ceil_div(time, span * kSpans);
   }
 
   // Among `others` blocks.
-  RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t ahead, int64_t first_unit)
-      : per_row(any ? ceil_div(time, span * kSpans) : 0), first_unit(first_unit) {
-    const auto groups = ceil_div(channels, kLanes);
-    warps = any ? warps_of(batch, channels, time, span) : 0;
-    blocks = ceil_div(warps, kThreads / kLanes);
+  RowBorders(bool any, int64_t batch, int64_t channels, int64_t time, int64_t span, int64_t others, int64_t first_unit)
+      : per_row(any ? ceil_div(time, span * kSpans) : 0),
+        blocks(any ? blocks_of(batch, channels, time, span) : 0),
+        first_unit(first_unit) {
     if (blocks > 0) {
-      row_divisor = Divisor(per_row, warps);
-      group_divisor = Divisor(groups, warps);
-      const auto share = others / blocks + 1;
-      lead = std::min(ahead / share, blocks);
-      block_divisor = Divisor(share, others + blocks);
+      row_divisor = Divisor(per_row, blocks);
+      group_divisor = Divisor(ceil_div(channels, kLanes), blocks);
+      block_divisor = Divisor(others / blocks + 1, others + blocks);
     }
   }
 
   // Whether this block is one of them, and its number among its kind. (There are fewer than 2^31 blocks of each.)
   __device__ bool own(unsigned& block) const {
-    if (blockIdx.x < lead) {
-      block = blockIdx.x;
-      return true;
-    }
     unsigned number, rest;
-    block_divisor.divide(blockIdx.x - lead, number, rest);
-    number += lead;
+    block_divisor.divide(blockIdx.x, number, rest);
     const auto count = static_cast<unsigned>(blocks);
     const bool own = rest == 0 && number < count;
     block = own ? number : blockIdx.x - min(number + 1, count);
     return own;
   }
 
-  // The share of this thread's warp of such a block, or false.
-  __device__ bool find(unsigned block, unsigned& b, unsigned& group, unsigned& chunk) const {
-    return find_chunk(block, warps, row_divisor, group_divisor, b, group, chunk);
+  __device__ void find(unsigned block, unsigned& b, unsigned& group, unsigned& chunk) const {
+    unsigned row;
+    row_divisor.divide(block, row, chunk);
+    group_divisor.divide(row, b, group);
   }
 };
 
@@ -236,13 +227,11 @@ __device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBor
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kSpan = Row<scalar_t>::kSpan;
   unsigned b, group, chunk;
-  if (!borders.find(block, b, group, chunk)) {
-    return;
-  }
-  const int lane = threadIdx.x % kLanes;
-  const bool exists = static_cast<int64_t>(group) * kLanes + lane < p.channels;
-  const auto d = min(static_cast<int64_t>(group) * kLanes + lane, p.channels - 1);
-  const auto begin = static_cast<int>(chunk) * RowBorders::kSpans * kSpan;
+  borders.find(block, b, group, chunk);
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+  const auto channel = static_cast<int64_t>(group) * kLanes + lane;
+  const bool exists = channel < p.channels;
+  const auto d = exists ? channel : p.channels - 1;
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);
@@ -250,24 +239,28 @@ __device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBor
   if (p.masks.data) {
     wait_for_previous(); // which found the masks
   }
-  const int span_of_lane = static_cast<int>(chunk) * RowBorders::kSpans + lane;
+  const int first = static_cast<int>(chunk) * RowBorders::kSpans;
   const auto which =
-      lane < RowBorders::kSpans && span_of_lane * kSpan < p.time ? border_vectors<W>(p, b, span_of_lane) : 0;
+      lane < RowBorders::kSpans && (first + lane) * kSpan < p.time ? border_vectors<W>(p, b, first + lane) : 0;
+  int turn = 0;
 #pragma unroll 1
-  for (int span = 0; span < RowBorders::kSpans; ++span) {
+  for (auto spans = __ballot_sync(kEveryLane, which != 0); spans != 0; spans &= spans - 1) {
+    const int span = __ffs(spans) - 1;
 #pragma unroll 1
-    for (auto vectors = __shfl_sync(kEveryLane, which, span); vectors != 0; vectors &= vectors - 1) {
-      const int at = begin + span * kSpan + (__ffs(vectors) - 1) * kVec;
-      if (at < p.time) {
-        backward_border<W>(p, b, d, exists, at, weight, bias, sums);
+    for (auto vectors = __shfl_sync(kEveryLane, which, span); vectors != 0; vectors &= vectors - 1, ++turn) {
+      const int t = (first + span) * kSpan + (__ffs(vectors) - 1) * kVec;
+      if (turn % (kThreads / kLanes) == warp && t < p.time) {
+        backward_border<W>(p, b, d, exists, t, weight, bias, sums);
       }
     }
   }
-  if (p.partials && exists) {
+  if (p.partials) {
+    Values<Values<acc_t, 1>, W + 1> of_channel;
 #pragma unroll
     for (int k = 0; k <= W; ++k) {
-      *p.partial(borders.first_unit + b * borders.per_row + chunk, k, d) = sums[k];
+      of_channel[k][0] = sums[k];
     }
+    write_partials<W>(p, borders.first_unit + b * borders.per_row + chunk, channel, of_channel);
   }
 }
 

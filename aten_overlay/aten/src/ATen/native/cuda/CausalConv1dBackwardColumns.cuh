@@ -67,40 +67,6 @@ __device__ Values<acc_t, kSize> sum_dz(
   return dx;
 }
 
-// Writes the sums of a block's warps, added up in order.
-template <int W, typename Params, typename acc_t, int kSize>
-__device__ void write_partials(const Params& p, int64_t unit, int64_t d, const Taps<acc_t, kSize, W + 1>& sums) {
-  __shared__ acc_t shared[kWarps - 1][W + 1][kSize][kLanes];
-  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
-#pragma unroll
-  for (int k = 0; k <= W; ++k) {
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) {
-      if (warp > 0) {
-        shared[warp - 1][k][c][lane] = sums[k][c];
-      }
-    }
-  }
-  __syncthreads();
-  if (warp > 0) {
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k <= W; ++k) {
-#pragma unroll
-    for (int c = 0; c < kSize; ++c) {
-      auto sum = sums[k][c];
-#pragma unroll
-      for (int other = 0; other < kWarps - 1; ++other) {
-        sum += shared[other][k][c][lane];
-      }
-      if (d + c < p.channels) {
-        *p.partial(unit, k, d + c) = sum;
-      }
-    }
-  }
-}
-
 template <typename scalar_t, int W, bool kAligned>
 __global__ void __launch_bounds__(kWarps* kLanes, kColumnBlocks)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Stretches stretches) {

@@ -102,6 +102,42 @@ __device__ __noinline__ void write_initial_state_grads(const BackwardParams<scal
   write_initial_state_grad(p, segment, b, d, j, first_inputs_grad(p, segment, b, d, j));
 }
 
+// Writes the sums of a block's warps for the same kSize channels a lane, added up in order.
+template <int W, typename scalar_t, typename acc_t, int kSize>
+__device__ void write_partials(
+    const BackwardParams<scalar_t>& p, int64_t unit, int64_t d, const Values<Values<acc_t, kSize>, W + 1>& sums) {
+  constexpr int kWarps = kThreads / kLanes;
+  __shared__ acc_t shared[kWarps - 1][W + 1][kSize][kLanes];
+  const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      if (warp > 0) {
+        shared[warp - 1][k][c][lane] = sums[k][c];
+      }
+    }
+  }
+  __syncthreads();
+  if (warp > 0) {
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k <= W; ++k) {
+#pragma unroll
+    for (int c = 0; c < kSize; ++c) {
+      auto sum = sums[k][c];
+#pragma unroll
+      for (int other = 0; other < kWarps - 1; ++other) {
+        sum += shared[other][k][c][lane];
+      }
+      if (d + c < p.channels) {
+        *p.partial(unit, k, d + c) = sum;
+      }
+    }
+  }
+}
+
 // What the final state passes on to the input at s.
 template <typename scalar_t>
 __device__ at::opmath_type<scalar_t> final_state_grad(

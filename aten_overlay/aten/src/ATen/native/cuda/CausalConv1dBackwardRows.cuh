@@ -150,18 +150,11 @@ struct SpanSlot {
   }
 };
 
-// What a thread needs of its warp's chunk now and then, kept in shared memory.
-template <typename acc_t>
-struct RowPlace {
-  acc_t* partial; // where the lane's sum goes, or null
-  int count; // of the warp's spans, if it has no short rows
-  unsigned borders; // of the span whose number is the thread's lane: see border_vectors
-};
-
 // How a warp of backward_rows goes on: in steps of kDepth spans of its chunk; or, where it has `rows` short rows of two
 // spans each, of neighbouring batches, in steps of a row.
 struct RowSteps {
   static constexpr int kOfShort = kDepth / 2; // spans of a short row
+  static constexpr int kMostRows = 4;
   int rows;
   int spans; // of a step
   int64_t input; // how far the next step is
@@ -193,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
   constexpr int kBehind = slot_t::kBefore; // vectors behind a vector that its inputs reach
   constexpr int kOfShort = RowSteps::kOfShort;
   __shared__ slot_t slots[kDepth];
-  __shared__ RowPlace<acc_t> places[kThreads];
+  __shared__ acc_t* to[kThreads]; // where a lane's sum goes, or null
   let_next_begin();
   unsigned block = blockIdx.x;
   if (kBorders && row_borders.own(block)) {
@@ -251,23 +244,24 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
     }
     end_group();
   }
-  // A bit for each span from the step's first on: whether any of its vectors are at a border.
-  unsigned any_borders = 0;
-  {
-    unsigned borders = 0;
-    if (kBorders) {
-      if (p.masks.data) {
-        wait_for_previous(); // which found the masks
-      }
-      const int from_start = together ? 1 - lane % kOfShort : count - 1 - lane;
-      const int row = together ? lane / kOfShort : 0;
-      if (from_start >= 0 && row < steps.rows) {
-        borders = border_vectors<W>(p, b + row, static_cast<int>(chunk) * chunks.spans + from_start);
-      }
-      any_borders = __ballot_sync(kEveryLane, borders != 0);
+  to[threadIdx.x] = sums_t::to(p, unit, d);
+  // A bit for each span from the step's first on: whether the lane's vector is at a border.
+  unsigned at_border = 0;
+  if constexpr (kBorders) {
+    static_assert(kLongSpans <= kLanes && RowSteps::kMostRows * kOfShort <= kLanes);
+    if (p.masks.data) {
+      wait_for_previous(); // which found the masks
     }
-    places[threadIdx.x] = {sums_t::to(p, unit, d), count, borders};
-    __syncwarp();
+    unsigned vectors = 0; // of the span whose number is the lane's
+    const int span = together ? kOfShort - 1 - lane % kOfShort : count - 1 - lane;
+    const int row = together ? lane / kOfShort : 0;
+    if (span >= 0 && row < steps.rows) {
+      vectors = border_vectors<W>(p, b + row, static_cast<int>(chunk) * chunks.spans + span);
+    }
+    for (auto spans = __ballot_sync(kEveryLane, vectors != 0); spans != 0; spans &= spans - 1) {
+      const int number = __ffs(spans) - 1;
+      at_border |= (__shfl_sync(kEveryLane, vectors, number) >> lane & 1) << number;
+    }
   }
   Values<acc_t, W> weight;
   acc_t bias;
@@ -299,13 +293,6 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
   go_on();
 #pragma unroll 1
   for (int more = together ? steps.rows - 1 : (count - 1) / kDepth;; --more) {
-    const auto at_border = [&](int i) {
-      if (!(any_borders >> i & 1)) {
-        return false;
-      }
-      const int number = together ? (steps.rows - 1 - more) * kOfShort : places[threadIdx.x].count - left;
-      return (places[threadIdx.x - lane + number + i].borders >> lane & 1) != 0;
-    };
     const int next = together ? (more > 1 ? kOfShort : 0) : left - kDepth; // spans to load
 #pragma unroll
     for (int i = 0; i < kDepth; ++i) {
@@ -344,7 +331,7 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
         dz[kVec + j] = lane + lanes >= kLanes ? carry[j] : after;
         carry[j] = after;
       }
-      if (!kBorders || !at_border(i)) {
+      if (!kBorders || !(at_border >> i & 1)) {
         const auto dx = sum_row_dz<W>(weight, inputs, dz, sums);
         if (i >= stores) {
           store_vector(grad_in - i * kSpan, narrow<scalar_t>(dx));
@@ -357,7 +344,7 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
     go_on();
     grad_in += steps.grad_input;
     settle(grad_in);
-    any_borders >>= steps.spans;
+    at_border >>= steps.spans;
     if (together) {
       half = kOfShort - half;
       carry = {};
@@ -367,8 +354,8 @@ __global__ void __launch_bounds__(kThreads, W <= 4 ? kRowBlocks : kRowBlocks - 1
     }
   }
   const auto sum = sums_t::sum(sums);
-  if (auto* to = places[threadIdx.x].partial) {
-    *to = sum;
+  if (auto* partial = to[threadIdx.x]) {
+    *partial = sum;
   }
 }
 
