@@ -130,6 +130,13 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
   settle(from);
   settle(to);
   const int left = min(p.time - first, int64_t(kCount * kSpan)); // positions from the lane's first on
+  typename row_t::vector_t vectors[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i * kSpan < left) {
+      vectors[i] = load_vector<scalar_t, kVec>(from + i * kSpan);
+    }
+  }
   unsigned straight[kCount]; // which vectors see all their taps
   if (kPacked) {
     wait_for_previous(); // which found the masks
@@ -138,18 +145,10 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
       straight[i] = p.masks.template straight_lanes<kVec>(b, begin / kSpan + i);
     }
   }
-  typename row_t::vector_t vectors[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    if (i * kSpan < left) {
-      vectors[i] = load_vector<scalar_t, kVec>(from + i * kSpan);
-    }
+  Preceding<scalar_t, W> preceding(from - lane * kVec, begin);
+  if (p.initial_state.data && begin == 0) {
+    preceding.see_state(p.initial_state.at(b, d, 0), p.initial_state.time);
   }
-  row_t row(from - first, p.time, 0);
-  if (p.initial_state.data && !(kPacked && p.sequences.cu_seqlens.data)) {
-    row.set_state(p.initial_state.at(b, d, 0), p.initial_state.time, W);
-  }
-  Preceding<scalar_t, W> preceding(row, begin);
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);

@@ -159,19 +159,39 @@ struct Preceding {
   static constexpr int kNeeded = (W - 1 + kPerWord - 1) / kPerWord; // words before a vector
   unsigned last[kNeeded > 0 ? kNeeded : 1]; // for the first lanes; the nearest first
 
-  // Those before position t of the row.
-  __device__ Preceding(const row_t& row, int64_t t) {
+  // Those before position t of a row, which is at `from`; zeros before its start.
+  __device__ Preceding(const scalar_t* from, int64_t t) {
+    const int lane = threadIdx.x % kLanes;
     vector_t vector;
 #pragma unroll
     for (int i = 0; i < kNeeded; ++i) {
       const int lanes = 1 + i / kWords;
       if (i % kWords == 0) {
         vector = {};
-        if (static_cast<int>(threadIdx.x % kLanes) < lanes && (t > 0 || row.state)) {
-          vector = row.load(t + (static_cast<int>(threadIdx.x % kLanes) - lanes) * row_t::kVec);
+        if (lane < lanes && t > 0) {
+          vector = load_vector<scalar_t, row_t::kVec>(from + (lane - lanes) * row_t::kVec);
         }
       }
       last[i] = vector.words[kWords - 1 - i % kWords];
+    }
+  }
+
+  // Puts the state, the W-1 inputs before the first, where the row begins.
+  __device__ void see_state(const scalar_t* state, int64_t stride) {
+    const int lane = threadIdx.x % kLanes;
+    Vector<scalar_t, 1> element{}; // lane + 1 positions before the row
+    if (lane < W - 1) {
+      element = load_vector<scalar_t, 1>(state + (W - 2 - lane) * stride);
+    }
+#pragma unroll
+    for (int i = 0; i < kNeeded; ++i) {
+      last[i] = 0;
+#pragma unroll
+      for (int e = 0; e < kPerWord; ++e) {
+        const int word = kWords - 1 - i % kWords; // of the vector 1 + i / kWords lanes before
+        const int before = (1 + i / kWords - lane) * row_t::kVec - 1 - (word * kPerWord + e);
+        last[i] |= __shfl_sync(kEveryLane, element.words[0], before & (kLanes - 1)) << (e * vector_t::kBits % 32);
+      }
     }
   }
 
