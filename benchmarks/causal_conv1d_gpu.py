@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from gpu_harness import Call, compare, copies, extra_memory
 from harness import Spread
+from torch._functorch import config as functorch_config
 
 import torch_overlay  # noqa: F401
 
@@ -201,6 +202,8 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
 
     torch.manual_seed(0)
+    # A compiled backward pass would else take the buffers of the forward pass, which is recorded once for many.
+    functorch_config.donated_buffer = False
     about = f"B={B} D={D} W={W}, bias, SiLU; one {torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(about)
     # One stream for all: autograd runs a backward pass on the stream of the forward pass, and that must be the
