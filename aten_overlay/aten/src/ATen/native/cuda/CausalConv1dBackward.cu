@@ -3,7 +3,7 @@
 // With dz the gradient of the sums before SiLU, which are computed again, grad_input[s] = sum_k weight[k] *
 // dz[s + W-1 - k] and grad_weight[k] = sum_t dz[t] * tap k. The plans are those of the forward pass. Rows: a warp goes
 // from the end of its share to the beginning, so that the dz behind a vector are those that a neighbour has just
-// computed. Columns: a thread computes the dz of W-1 positions behind its stretch itself.
+// computed. Columns: a thread computes the dz of W-1 positions behind its run itself.
 // Weight and bias gradients leave each share as one partial sum; a second kernel adds those up in a fixed order, so
 // that they are the same on every run.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 preactivation_grads(
     const __grid_constant__ BackwardParams<scalar_t> p, at::opmath_type<scalar_t>* dz, int64_t outputs) {
   if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p);
+    write_initial_state_grads(p, blockIdx.x - p.blocks);
     return;
   }
   const auto i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -112,7 +112,7 @@ constexpr int kRows = 8;
 
 // One column of [units, (W+1) * D] a thread, in kRows interleaved parts.
 template <typename acc_t, typename param_t>
-__global__ void __launch_bounds__(kLanes* kRows)
+__global__ void __launch_bounds__(kLanes* kRows, 8)
 sum_partials(const acc_t* partials, int64_t units, int64_t channels, int64_t width, ParameterGrads<acc_t> grads) {
   __shared__ acc_t shared[kRows][kLanes];
   const int lane = threadIdx.x % kLanes, row = threadIdx.x / kLanes;
@@ -121,9 +121,19 @@ sum_partials(const acc_t* partials, int64_t units, int64_t channels, int64_t wid
   acc_t sum = 0;
   wait_for_previous(); // which computed the partials
   if (column < columns) {
-#pragma unroll 4
-    for (int64_t unit = row; unit < units; unit += kRows) {
-      sum += partials[unit * columns + column];
+    constexpr int kAtOnce = 8;
+    const auto* from = partials + row * columns + column;
+    for (int64_t unit = row; unit < units; unit += kAtOnce * kRows) {
+      Values<acc_t, kAtOnce> values;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        values[i] = unit + i * kRows < units ? *from : acc_t(0);
+        from += kRows * columns;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        sum += values[i];
+      }
     }
   }
   shared[row][lane] = sum;
@@ -305,35 +315,15 @@ struct Backward {
     return device_attribute(cudaDevAttrMultiProcessorCount);
   }
 
-  // Positions of a warp, for `rows` that are divided alike: those with the least work, and the least time in which some
-  // warps have ended and others not, which was measured to cost a fifth of a stretch.
-  int64_t stretch(int64_t rows) const {
-    constexpr int64_t kOverhead = 6; // what else a warp does, in positions
-    const auto slots = multiprocessors() * kColumnBlocks;
-    // With the W-1 positions behind it a stretch consists of whole batches; none but the first sees the initial state.
-    static_assert(2 * kBatch >= kMaxWidth - 1);
-    const auto least = 3 * kBatch - (width() - 1) % kBatch;
-    int64_t best = least, shortest = std::numeric_limits<int64_t>::max();
-    for (int64_t steps = least; steps <= kLongStretch; steps += kBatch) {
-      const auto stretches = rows * ceil_div(time(), kWarps * steps);
-      const auto duration = stretches * (steps + kOverhead) + slots * steps / 5;
-      if (duration < shortest) {
-        shortest = duration;
-        best = steps;
-      }
-    }
-    return best;
-  }
-
   template <int W>
   void run_columns(bool aligned) const {
     static_assert(kThreads == kWarps * kLanes);
     const auto groups = ceil_div(channels(), kLanes * kChannels<scalar_t>);
-    const auto steps = stretch(batch() * groups);
-    const Stretches stretches(batch(), groups, time(), kWarps * steps);
-    const auto partials = empty_partials(batch() * stretches.per_row);
+    const auto at_once = multiprocessors() * kColumnBlocks / std::max<int64_t>(groups, 1);
+    const Runs runs(batch(), groups, time(), std::max<int64_t>(at_once, 1));
+    const auto partials = empty_partials(runs.per_group);
     const auto kernel = aligned ? backward_columns<scalar_t, W, true> : backward_columns<scalar_t, W, false>;
-    launch(kernel, true, true, params(partials, stretches.count), stretches);
+    launch(kernel, true, true, params(partials, runs.count), runs);
     reduce(partials);
   }
 
