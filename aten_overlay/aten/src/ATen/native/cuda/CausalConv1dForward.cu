@@ -145,10 +145,7 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
       straight[i] = p.masks.template straight_lanes<kVec>(b, begin / kSpan + i);
     }
   }
-  Preceding<scalar_t, W> preceding(from - lane * kVec, begin);
-  if (p.initial_state.data && begin == 0) {
-    preceding.see_state(p.initial_state.at(b, d, 0), p.initial_state.time);
-  }
+  Preceding<scalar_t, W> preceding(from - lane * kVec, begin, p.initial_state, b, d);
   Values<acc_t, W> weight;
   acc_t bias;
   p.parameters.load(d, weight, bias);

@@ -159,29 +159,24 @@ struct Preceding {
   static constexpr int kNeeded = (W - 1 + kPerWord - 1) / kPerWord; // words before a vector
   unsigned last[kNeeded > 0 ? kNeeded : 1]; // for the first lanes; the nearest first
 
-  // Those before position t of a row, which is at `from`; zeros before its start.
-  __device__ Preceding(const scalar_t* from, int64_t t) {
+  // Those before position t of row (b, d), which is at `from`: of the row, or at its start of the state, or zeros.
+  __device__ Preceding(const scalar_t* from, int64_t t, const View<const scalar_t>& states, int64_t b, int64_t d) {
     const int lane = threadIdx.x % kLanes;
-    vector_t vector;
+    if (t > 0 || !states.data) {
+      vector_t vector{};
 #pragma unroll
-    for (int i = 0; i < kNeeded; ++i) {
-      const int lanes = 1 + i / kWords;
-      if (i % kWords == 0) {
-        vector = {};
-        if (lane < lanes && t > 0) {
+      for (int i = 0; i < kNeeded; ++i) {
+        const int lanes = 1 + i / kWords;
+        if (i % kWords == 0 && lane < lanes && t > 0) {
           vector = load_vector<scalar_t, row_t::kVec>(from + (lane - lanes) * row_t::kVec);
         }
+        last[i] = vector.words[kWords - 1 - i % kWords];
       }
-      last[i] = vector.words[kWords - 1 - i % kWords];
+      return;
     }
-  }
-
-  // Puts the state, the W-1 inputs before the first, where the row begins.
-  __device__ void see_state(const scalar_t* state, int64_t stride) {
-    const int lane = threadIdx.x % kLanes;
     Vector<scalar_t, 1> element{}; // lane + 1 positions before the row
     if (lane < W - 1) {
-      element = load_vector<scalar_t, 1>(state + (W - 2 - lane) * stride);
+      element = load_vector<scalar_t, 1>(states.at(b, d, W - 2 - lane));
     }
 #pragma unroll
     for (int i = 0; i < kNeeded; ++i) {
