@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 preactivation_grads(
     const __grid_constant__ BackwardParams<scalar_t> p, at::opmath_type<scalar_t>* dz, int64_t outputs) {
   if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p, blockIdx.x - p.blocks);
+    write_initial_state_grads(p);
     return;
   }
   const auto i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -323,7 +323,8 @@ struct Backward {
     const Runs runs(batch(), groups, time(), std::max<int64_t>(at_once, 1));
     const auto partials = empty_partials(runs.per_group);
     const auto kernel = aligned ? backward_columns<scalar_t, W, true> : backward_columns<scalar_t, W, false>;
-    launch(kernel, true, true, params(partials, runs.count), runs);
+    const bool apart = args.cu_seqlens.defined() || time() == 0;
+    launch(kernel, true, apart, params(partials, runs.count), runs);
     reduce(partials);
   }
 

@@ -11,7 +11,7 @@ namespace {
 // Positions that are read and computed at once, and how many such batches are on their way; warps of a block, one
 // behind the other in time; blocks of a multiprocessor.
 constexpr int kBatch = 4;
-constexpr int kBatches = 2;
+constexpr int kBatches = 3;
 constexpr int kWarps = 4;
 constexpr int kColumnBlocks = 4;
 
@@ -80,7 +80,6 @@ struct Runs {
   Round rounds[kRounds];
   int64_t per_group; // blocks
   int64_t count; // of all groups
-  int64_t longest; // those of the first round
   Divisor group_divisor;
   Divisor time_divisor;
 
@@ -89,19 +88,26 @@ struct Runs {
       : positions(batch * time),
         per_group(divide(at_once)),
         count(per_group * groups),
-        longest(rounds[1].block * groups),
         group_divisor(groups, count),
         time_divisor(time, positions) {}
 
-  // The run of one of the warps of block i of a group.
+  // The run of one of the warps of block i of a group. None begins behind a row's first input before W-1 others of it:
+  // only those that begin with a row see an initial state.
+  template <int W>
   __device__ void find(int64_t i, int warp, int64_t& begin, int64_t& end) const {
     int round = 0;
     while (round + 1 < kRounds && i >= rounds[round + 1].block) {
       ++round;
     }
-    const auto steps = rounds[round].steps;
-    begin = min(rounds[round].position + ((i - rounds[round].block) * kWarps + warp) * steps, positions);
-    end = min(begin + steps, positions);
+    const auto bound = [&](int64_t run) {
+      const auto at = min(rounds[round].position + run * rounds[round].steps, positions);
+      int64_t b, t;
+      time_divisor.divide(at, b, t);
+      return t < W - 1 ? at - t : at;
+    };
+    const auto run = (i - rounds[round].block) * kWarps + warp;
+    begin = bound(run);
+    end = bound(run + 1);
   }
 
  private:
@@ -178,7 +184,7 @@ __device__ void take_run(
   auto taps = preceding_taps<W>(before, begin);
   wait_for_previous(); // which found the masks, if there are any
   const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
-  if (segments || (begin < W - 1 && p.initial_state.data)) {
+  if (segments || (begin == 0 && p.initial_state.data)) {
     see_state(p, b, d, begin, taps);
   }
   Taps<acc_t, kSize, W> dz{}; // of the outputs k positions ago
@@ -195,6 +201,7 @@ __device__ void take_run(
   // Behind the batches of which no input is in a final state, as far as the masks do not tell.
   const int limit = p.grad_final_state.data ? exist : stop + kBatch - 1;
   const bool in_batches = kAligned && !segments && !(packed && p.grad_final_state.data);
+  const int places = begin == 0 && !segments && p.grad_initial_state.data ? W - 1 : 0; // of the initial state
 
   // The straight way: batches inside the run of which every tap counts, as of the outputs before. How many come next?
   const auto straight_batches = [&] {
@@ -247,7 +254,7 @@ __device__ void take_run(
       }
     }
     // Any batch without a state.
-    if (in_batches && i + kBatch <= limit) {
+    if (in_batches && i % kBatch == 0 && i >= places && i + kBatch <= limit) {
 #pragma unroll
       for (int j = 0; j < kBatch; ++j, ++i) {
         const bool exists = i < exist;
@@ -296,9 +303,14 @@ __device__ void take_run(
     if (i < size) {
       add_sums(sums, dz[0], seen);
     }
+    auto dx = sum_dz(parameters, dz, counts);
     const int s = i - (W - 1);
-    if (s >= 0 && store) {
-      auto dx = sum_dz(parameters, dz, counts);
+    if (i < places) {
+#pragma unroll 1
+      for (int c = 0; c < x.size; ++c) {
+        write_initial_state_grad(p, {b, 0, p.time}, b, d + c, i, get_element(dx, c));
+      }
+    } else if (s >= 0 && store) {
       if (p.grad_final_state.data) {
 #pragma unroll 1
         for (int c = 0; c < x.size; ++c) {
@@ -318,17 +330,15 @@ template <typename scalar_t, int W, bool kAligned>
 __global__ void __launch_bounds__(kWarps* kLanes, kColumnBlocks)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Runs runs) {
   constexpr int kSize = kChannels<scalar_t>;
-  // The blocks for the initial states come behind the longest runs: behind all of them they would be waited for.
-  const int64_t more = gridDim.x - p.blocks, behind = blockIdx.x - runs.longest;
-  if (behind >= 0 && behind < more) {
-    write_initial_state_grads(p, behind);
+  if (blockIdx.x >= p.blocks) {
+    write_initial_state_grads(p);
     return;
   }
   let_next_begin();
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   int64_t unit, group, begin, end;
-  runs.group_divisor.divide(behind < 0 ? blockIdx.x : blockIdx.x - more, unit, group);
-  runs.find(unit, warp, begin, end);
+  runs.group_divisor.divide(blockIdx.x, unit, group);
+  runs.find<W>(unit, warp, begin, end);
   const auto d = (group * kLanes + lane) * kSize;
   Taps<at::opmath_type<scalar_t>, kSize, W + 1> sums{};
   while (d < p.channels && begin < end) {
