@@ -91,8 +91,8 @@ struct Runs {
         group_divisor(groups, count),
         time_divisor(time, positions) {}
 
-  // The run of one of the warps of block i of a group. None begins behind a row's first input before W-1 others of it:
-  // only those that begin with a row see an initial state.
+  // The run of one of the warps of block i of a group. It begins with a row or behind at least W-1 positions of it, so
+  // that only those that begin with a row see an initial state.
   template <int W>
   __device__ void find(int64_t i, int warp, int64_t& begin, int64_t& end) const {
     int round = 0;
