@@ -263,9 +263,10 @@ struct Backward {
     const auto spans = row_spans<row_t>();
     const auto warps = batch() * channels() * ceil_div(time(), row_t::kSpan * spans);
     const auto border_blocks = RowBorders::blocks_of(batch(), channels(), time(), row_t::kSpan);
+    const auto most_blocks = ceil_div(warps * kLanes, kThreads) + border_blocks;
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     const bool whole = rows_aligned(grads.input) && rows_aligned(args.input) && rows_aligned(grad_output) &&
-        time() % row_t::kVec == 0 && !(masks.defined() && states) && std::max(warps, border_blocks) <= kMost &&
+        time() % row_t::kVec == 0 && !(masks.defined() && states) && std::max(warps, most_blocks) <= kMost &&
         time() <= kMost / 2;
     if (!whole) {
       const bool aligned = masks.defined() || rows_aligned(grads.input);
@@ -294,7 +295,8 @@ struct Backward {
   template <typename row_t>
   int rows_of_warp() const {
     const auto warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
-    for (int rows = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort ? RowSteps::kMostRows : 1; rows > 1; rows /= 2) {
+    const bool is_short = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort;
+    for (int rows = is_short ? RowSteps::kMostRows : 1; rows > 1; rows /= 2) {
       if (batch() % rows == 0 && batch() * channels() >= 3 * rows * warps) {
         return rows;
       }

@@ -37,8 +37,9 @@ __device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, unsigned b
   return which;
 }
 
-// Which blocks compute those vectors: in a chunk of the rows of 32 channels, a channel a lane and the vectors in turn by
-// the warps. They are strewn among the other blocks, beside those that read the same rows: memory is read once.
+// Which blocks compute those vectors: each has a chunk of the rows of 32 channels, a channel a lane, and its warps take
+// turns at the vectors. They are strewn among the other blocks, beside those that read the same rows, so that memory is
+// read once.
 struct RowBorders {
   static constexpr int kSpans = 16;
   int64_t per_row;
@@ -64,7 +65,7 @@ struct RowBorders {
     }
   }
 
-  // Whether this block is one of them, and its number among its kind. (There are fewer than 2^31 blocks of each.)
+  // Whether this block is one of them, and its number among its kind. (There are fewer than 2^31 in all.)
   __device__ bool own(unsigned& block) const {
     unsigned number, rest;
     block_divisor.divide(blockIdx.x, number, rest);
