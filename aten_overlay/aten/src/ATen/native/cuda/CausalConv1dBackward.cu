@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 preactivation_grads(
     const __grid_constant__ BackwardParams<scalar_t> p, at::opmath_type<scalar_t>* dz, int64_t outputs) {
   if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p);
+    write_initial_state_grads(p, blockIdx.x - p.blocks);
     return;
   }
   const auto i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -214,13 +214,17 @@ struct Backward {
         blocks};
   }
 
-  // `apart`: grad_initial_state is left to blocks of its own.
+  // Of a place of grad_initial_state a thread.
+  int64_t state_blocks() const {
+    return grads.initial_state.defined() ? ceil_div(grads.initial_state.numel(), kThreads) : 0;
+  }
+
+  // `more`: blocks for grad_initial_state.
   template <typename Kernel, typename... Extra>
-  void launch(Kernel kernel, bool overlap, bool apart, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
-    const bool more = apart && grads.initial_state.defined();
-    const auto blocks = p.blocks + (more ? ceil_div(grads.initial_state.numel(), kThreads) : 0);
-    if (blocks > 0) {
-      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined(), p, extra...);
+  void launch(
+      Kernel kernel, bool overlap, int64_t more, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
+    if (p.blocks + more > 0) {
+      launch_kernel(kernel, p.blocks + more, kThreads, overlap && masks.defined(), p, extra...);
     }
   }
 
@@ -273,7 +277,7 @@ struct Backward {
       const RowChunks chunks(batch(), channels(), time(), row_t::kSpan, kSpans, aligned, row_t::kVec);
       const auto partials = empty_partials(batch() * chunks.per_row);
       const auto p = params(partials, ceil_div(chunks.warps * kLanes, kThreads));
-      launch(backward_any_rows<scalar_t, W>, false, args.cu_seqlens.defined(), p, chunks);
+      launch(backward_any_rows<scalar_t, W>, false, args.cu_seqlens.defined() ? state_blocks() : 0, p, chunks);
       reduce(partials);
       return;
     }
@@ -287,7 +291,7 @@ struct Backward {
     constexpr bool kBordersAlways = std::is_same_v<scalar_t, float>;
     const auto kernel = any ? backward_rows<scalar_t, W, true> : backward_rows<scalar_t, W, kBordersAlways>;
     const auto p = params(partials, blocks + borders.blocks);
-    launch(kernel, true, false, p, chunks, RowSteps(p, rows), borders);
+    launch(kernel, true, 0, p, chunks, RowSteps(p, rows), borders);
     reduce(partials);
   }
 
@@ -325,8 +329,9 @@ struct Backward {
     const Runs runs(batch(), groups, time(), std::max<int64_t>(at_once, 1));
     const auto partials = empty_partials(runs.per_group);
     const auto kernel = aligned ? backward_columns<scalar_t, W, true> : backward_columns<scalar_t, W, false>;
-    const bool apart = args.cu_seqlens.defined() || time() == 0;
-    launch(kernel, true, apart, params(partials, runs.count), runs);
+    const bool by_row = grads.initial_state.defined() && !args.cu_seqlens.defined();
+    const auto more = by_row ? ceil_div(batch() * groups, kWarps) : state_blocks();
+    launch(kernel, true, more, params(partials, runs.count), runs);
     reduce(partials);
   }
 
@@ -336,7 +341,7 @@ struct Backward {
     const auto partials = empty_partials(1);
     const auto p = params(partials, ceil_div(dz.numel(), kThreads));
     auto* data = dz.mutable_data_ptr<acc_t>();
-    launch(preactivation_grads<scalar_t>, false, true, p, data, dz.numel());
+    launch(preactivation_grads<scalar_t>, false, state_blocks(), p, data, dz.numel());
     const auto stream = c10::cuda::getCurrentCUDAStream();
     if (grads.input.defined() && dz.numel() > 0) {
       input_grads<scalar_t><<<p.blocks, kThreads, 0, stream>>>(p, data, dz.numel());

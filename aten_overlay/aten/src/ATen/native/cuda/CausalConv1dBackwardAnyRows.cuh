@@ -91,7 +91,7 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
   constexpr int kSpan = row_t::kSpan;
   constexpr int kBehind = window_t::kBefore; // vectors behind a vector that its inputs reach
   if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p);
+    write_initial_state_grads(p, blockIdx.x - p.blocks);
     return;
   }
   int64_t b, d, chunk;

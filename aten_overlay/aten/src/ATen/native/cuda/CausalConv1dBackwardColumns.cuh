@@ -80,6 +80,7 @@ struct Runs {
   Round rounds[kRounds];
   int64_t per_group; // blocks
   int64_t count; // of all groups
+  int64_t longest; // those of the first round
   Divisor group_divisor;
   Divisor time_divisor;
 
@@ -88,26 +89,19 @@ struct Runs {
       : positions(batch * time),
         per_group(divide(at_once)),
         count(per_group * groups),
+        longest(rounds[1].block * groups),
         group_divisor(groups, count),
         time_divisor(time, positions) {}
 
-  // The run of one of the warps of block i of a group. It begins with a row or behind at least W-1 positions of it, so
-  // that only those that begin with a row see an initial state.
-  template <int W>
+  // The run of one of the warps of block i of a group.
   __device__ void find(int64_t i, int warp, int64_t& begin, int64_t& end) const {
     int round = 0;
     while (round + 1 < kRounds && i >= rounds[round + 1].block) {
       ++round;
     }
-    const auto bound = [&](int64_t run) {
-      const auto at = min(rounds[round].position + run * rounds[round].steps, positions);
-      int64_t b, t;
-      time_divisor.divide(at, b, t);
-      return t < W - 1 ? at - t : at;
-    };
-    const auto run = (i - rounds[round].block) * kWarps + warp;
-    begin = bound(run);
-    end = bound(run + 1);
+    const auto steps = rounds[round].steps;
+    begin = min(rounds[round].position + ((i - rounds[round].block) * kWarps + warp) * steps, positions);
+    end = min(begin + steps, positions);
   }
 
  private:
@@ -184,7 +178,7 @@ __device__ void take_run(
   auto taps = preceding_taps<W>(before, begin);
   wait_for_previous(); // which found the masks, if there are any
   const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
-  if (segments || (begin == 0 && p.initial_state.data)) {
+  if (segments || (begin < W - 1 && p.initial_state.data)) {
     see_state(p, b, d, begin, taps);
   }
   Taps<acc_t, kSize, W> dz{}; // of the outputs k positions ago
@@ -201,7 +195,6 @@ __device__ void take_run(
   // Behind the batches of which no input is in a final state, as far as the masks do not tell.
   const int limit = p.grad_final_state.data ? exist : stop + kBatch - 1;
   const bool in_batches = kAligned && !segments && !(packed && p.grad_final_state.data);
-  const int places = begin == 0 && !segments && p.grad_initial_state.data ? W - 1 : 0; // of the initial state
 
   // The straight way: batches inside the run of which every tap counts, as of the outputs before. How many come next?
   const auto straight_batches = [&] {
@@ -254,7 +247,7 @@ __device__ void take_run(
       }
     }
     // Any batch without a state.
-    if (in_batches && i % kBatch == 0 && i >= places && i + kBatch <= limit) {
+    if (in_batches && i + kBatch <= limit) {
 #pragma unroll
       for (int j = 0; j < kBatch; ++j, ++i) {
         const bool exists = i < exist;
@@ -303,14 +296,9 @@ __device__ void take_run(
     if (i < size) {
       add_sums(sums, dz[0], seen);
     }
-    auto dx = sum_dz(parameters, dz, counts);
     const int s = i - (W - 1);
-    if (i < places) {
-#pragma unroll 1
-      for (int c = 0; c < x.size; ++c) {
-        write_initial_state_grad(p, {b, 0, p.time}, b, d + c, i, get_element(dx, c));
-      }
-    } else if (s >= 0 && store) {
+    if (s >= 0 && store) {
+      auto dx = sum_dz(parameters, dz, counts);
       if (p.grad_final_state.data) {
 #pragma unroll 1
         for (int c = 0; c < x.size; ++c) {
@@ -326,19 +314,67 @@ __device__ void take_run(
   }
 }
 
+// The gradient of the initial state: of a row for kSize channels a lane, from the row's first W-1 outputs.
+template <typename scalar_t, int W, bool kAligned>
+__device__ __noinline__ void take_states(const BackwardParams<scalar_t>& p, const Runs& runs, int64_t block) {
+  using acc_t = at::opmath_type<scalar_t>;
+  constexpr int kSize = kChannels<scalar_t>;
+  constexpr unsigned kEveryTap = (1u << W) - 1;
+  wait_for_previous(); // which found the masks, if there are any
+  if (p.sequences.cu_seqlens.data) {
+    write_initial_state_grads(p, block);
+    return;
+  }
+  int64_t b, group;
+  runs.group_divisor.divide(block * kWarps + threadIdx.x / kLanes, b, group);
+  const auto d = (group * kLanes + threadIdx.x % kLanes) * kSize;
+  if (b >= p.sequences.count || d >= p.channels) {
+    return;
+  }
+  Column<const scalar_t, kAligned> x(p.input, b, d, p.channels, 0);
+  Column<const scalar_t, kAligned> grad_out(p.grad_output, b, d, p.channels, 0);
+  const ColumnParameters<scalar_t, W, kAligned> parameters(p.parameters, d, p.channels);
+  Taps<acc_t, kSize, W> taps{}, dz{};
+  see_state(p, b, d, 0, taps);
+  uint64_t masks = ~uint64_t(0);
+#pragma unroll
+  for (int j = 0; j < W - 1; ++j) { // output j, and place j of the state
+    Vector<scalar_t, kSize> x_vector{}, grad_vector{};
+    unsigned mask = 0;
+    if (j < p.time) {
+      x_vector = x.load_next();
+      grad_vector = grad_out.load_next();
+      mask = p.masks.data ? p.masks.load(b, j) : kEveryTap;
+    }
+    masks = masks << 8 | mask;
+    push(taps, x_vector);
+    push_dz<scalar_t>(dz, parameters, mask_taps(mask, taps), grad_vector, p.silu);
+    if (mask == 0) {
+      dz[0] = {};
+    }
+    const auto grads = sum_dz(parameters, dz, [&](int k) { return (masks >> (8 * k + k)) & 1; });
+#pragma unroll 1
+    for (int c = 0; c < x.size; ++c) {
+      write_initial_state_grad(p, {b, 0, p.time}, b, d + c, j, get_element(grads, c));
+    }
+  }
+}
+
 template <typename scalar_t, int W, bool kAligned>
 __global__ void __launch_bounds__(kWarps* kLanes, kColumnBlocks)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Runs runs) {
   constexpr int kSize = kChannels<scalar_t>;
-  if (blockIdx.x >= p.blocks) {
-    write_initial_state_grads(p);
+  // The blocks for initial states come behind the longest runs: behind all of them they would be waited for.
+  const int64_t more = gridDim.x - p.blocks, behind = blockIdx.x - runs.longest;
+  if (behind >= 0 && behind < more) {
+    take_states<scalar_t, W, kAligned>(p, runs, behind);
     return;
   }
   let_next_begin();
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
   int64_t unit, group, begin, end;
-  runs.group_divisor.divide(blockIdx.x, unit, group);
-  runs.find<W>(unit, warp, begin, end);
+  runs.group_divisor.divide(behind < 0 ? blockIdx.x : blockIdx.x - more, unit, group);
+  runs.find(unit, warp, begin, end);
   const auto d = (group * kLanes + lane) * kSize;
   Taps<at::opmath_type<scalar_t>, kSize, W + 1> sums{};
   while (d < p.channels && begin < end) {

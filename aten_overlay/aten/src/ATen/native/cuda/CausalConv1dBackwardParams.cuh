@@ -25,7 +25,7 @@ struct BackwardParams {
   bool silu;
   acc_t* partials; // [units, W+1, partial_channels]: sums for the taps, then the bias; or null
   int64_t partial_channels;
-  int64_t blocks; // after these come blocks that compute grad_initial_state, where the others do not
+  int64_t blocks; // beside these there are blocks that compute grad_initial_state, where the others do not
 
   __device__ acc_t* partial(int64_t unit, int64_t k, int64_t d) const {
     return partials + (unit * (width + 1) + k) * partial_channels + d;
@@ -86,11 +86,11 @@ __device__ void write_initial_state_grad(
   *p.grad_initial_state.at(segment.state, d, j) = static_cast<scalar_t>(value);
 }
 
-// The gradient of the initial state, a place a thread.
+// The gradient of the initial state, a place a thread; `block` counts the blocks that do this.
 template <typename scalar_t>
-__device__ __noinline__ void write_initial_state_grads(const BackwardParams<scalar_t>& p) {
+__device__ __noinline__ void write_initial_state_grads(const BackwardParams<scalar_t>& p, int64_t block) {
   const auto places = p.width - 1;
-  const auto i = (static_cast<int64_t>(blockIdx.x) - p.blocks) * blockDim.x + threadIdx.x;
+  const auto i = block * blockDim.x + threadIdx.x;
   const auto n = i / (p.channels * places);
   if (n >= p.sequences.count) {
     return;
