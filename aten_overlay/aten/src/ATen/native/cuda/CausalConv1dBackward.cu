@@ -210,7 +210,6 @@ struct Backward {
         width(),
         args.silu,
         partials.defined() ? partials.mutable_data_ptr<acc_t>() : nullptr,
-        channels(),
         blocks};
   }
 
@@ -224,7 +223,7 @@ struct Backward {
   void launch(
       Kernel kernel, bool overlap, int64_t more, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
     if (p.blocks + more > 0) {
-      launch_kernel(kernel, p.blocks + more, kThreads, overlap && masks.defined(), p, extra...);
+      launch_kernel(kernel, p.blocks + more, kThreads, overlap && masks.defined() && masks.numel() > 0, p, extra...);
     }
   }
 

@@ -41,7 +41,7 @@ __device__ unsigned border_vectors(const BackwardParams<scalar_t>& p, unsigned b
 // turns at the vectors. They are strewn among the other blocks, beside those that read the same rows, so that memory is
 // read once.
 struct RowBorders {
-  static constexpr int kSpans = 16;
+  static constexpr int kSpans = 16; // of a chunk
   int64_t per_row;
   int64_t blocks;
   int64_t first_unit; // of the partial sums

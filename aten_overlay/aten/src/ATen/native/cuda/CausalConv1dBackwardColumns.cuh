@@ -202,7 +202,7 @@ __device__ void take_run(
       return 0;
     }
     const int batches = (min(size, limit) - i) / kBatch;
-    if (!packed) {
+    if (!packed || batches <= 0) {
       return batches;
     }
     constexpr auto kEvery = (0x0101010101010101ull * kEveryTap) & ((1ull << (8 * (W - 1))) - 1);

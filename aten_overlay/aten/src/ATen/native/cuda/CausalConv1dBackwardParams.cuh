@@ -23,12 +23,11 @@ struct BackwardParams {
   int64_t time;
   int64_t width;
   bool silu;
-  acc_t* partials; // [units, W+1, partial_channels]: sums for the taps, then the bias; or null
-  int64_t partial_channels;
+  acc_t* partials; // [units, W+1, channels]: sums for the taps, then the bias; or null
   int64_t blocks; // beside these there are blocks that compute grad_initial_state, where the others do not
 
   __device__ acc_t* partial(int64_t unit, int64_t k, int64_t d) const {
-    return partials + (unit * (width + 1) + k) * partial_channels + d;
+    return partials + (unit * (width + 1) + k) * channels + d;
   }
 };
 

@@ -460,7 +460,7 @@ struct Forward {
     const bool apart = final_state.defined() && (masks.defined() || by_output() || p.time == 0);
     const auto blocks = p.blocks + (apart ? ceil_div(final_state.numel(), kThreads) : 0);
     if (blocks > 0) {
-      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined(), p, extra...);
+      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined() && masks.numel() > 0, p, extra...);
     }
   }
 

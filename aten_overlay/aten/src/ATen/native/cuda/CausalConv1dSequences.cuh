@@ -186,6 +186,7 @@ struct TapMasks {
   __device__ unsigned straight_lanes(int64_t b, int64_t span) const {
     static_assert(kVec == 4 || kVec == 8);
     constexpr int kTileSpans = kMaskTile / (kVec * kLanes);
+    // All three fit into 32 bits, as masks take 256 bytes a tile: one multiplication.
     const int tile = static_cast<int>(span / kTileSpans), tiles = static_cast<int>(pitch / kMaskTile);
     if (tile >= tiles) {
       return kEveryLane;

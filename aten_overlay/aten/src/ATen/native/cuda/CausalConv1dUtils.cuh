@@ -175,12 +175,6 @@ __device__ scalar_t load_element(const scalar_t* from) {
   return reinterpret_cast<const scalar_t&>(word);
 }
 
-template <typename scalar_t>
-__device__ void store_element(scalar_t* to, scalar_t value) {
-  using word_t = typename Word<sizeof(scalar_t)>::type;
-  *reinterpret_cast<word_t*>(to) = reinterpret_cast<const word_t&>(value);
-}
-
 // Loads far ahead go to shared memory, where each thread reads no more than it has asked for, so that no thread waits
 // for another; they are waited for in groups, oldest first. What does not exist is read as zeros.
 template <typename scalar_t, int kSize>
