@@ -84,7 +84,11 @@ def peers(layout: str, compiled: bool) -> dict[str, Callable]:
 
     found = {"pad+conv1d": padded}
     if compiled:
-        found |= {"compile(pad)": torch.compile(padded), "compile(shift)": torch.compile(shifted)}
+        # Not dynamic: else all lengths but the first get kernels for any length, which are slower.
+        found |= {
+            "compile(pad)": torch.compile(padded, dynamic=False),
+            "compile(shift)": torch.compile(shifted, dynamic=False),
+        }
     with outside_this_folder():
         try:
             from causal_conv1d import causal_conv1d_fn
