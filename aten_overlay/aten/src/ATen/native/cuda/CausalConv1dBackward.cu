@@ -223,7 +223,7 @@ struct Backward {
   void launch(
       Kernel kernel, bool overlap, int64_t more, const BackwardParams<scalar_t>& p, const Extra&... extra) const {
     if (p.blocks + more > 0) {
-      launch_kernel(kernel, p.blocks + more, kThreads, overlap && masks.defined() && masks.numel() > 0, p, extra...);
+      launch_kernel(kernel, p.blocks + more, kThreads, overlap && are_found(masks), p, extra...);
     }
   }
 
@@ -297,7 +297,7 @@ struct Backward {
   // Rows of a warp: several of a channel where they are short, and yet many.
   template <typename row_t>
   int rows_of_warp() const {
-    const auto warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
+    const auto warps = multiprocessors() * kRowBlocks * kWarps;
     const bool is_short = ceil_div(time(), row_t::kSpan) == RowSteps::kOfShort;
     for (int rows = is_short ? RowSteps::kMostRows : 1; rows > 1; rows /= 2) {
       if (batch() % rows == 0 && batch() * channels() >= 3 * rows * warps) {
@@ -310,7 +310,7 @@ struct Backward {
   // Spans of a chunk: a whole row, unless it is long or there are too few rows to keep all multiprocessors busy.
   template <typename row_t>
   int row_spans() const {
-    const int64_t warps = multiprocessors() * kRowBlocks * (kThreads / kLanes);
+    const int64_t warps = multiprocessors() * kRowBlocks * kWarps;
     const auto pieces = std::max<int64_t>(2 * warps / std::max<int64_t>(batch() * channels(), 1), 1);
     const auto spans = ceil_div(time(), row_t::kSpan);
     return std::clamp<int64_t>(ceil_div(spans, pieces), 2, kLongSpans);
@@ -322,7 +322,6 @@ struct Backward {
 
   template <int W>
   void run_columns(bool aligned) const {
-    static_assert(kThreads == kWarps * kLanes);
     const auto groups = ceil_div(channels(), kLanes * kChannels<scalar_t>);
     const auto at_once = multiprocessors() * kColumnBlocks / std::max<int64_t>(groups, 1);
     const Runs runs(batch(), groups, time(), std::max<int64_t>(at_once, 1));

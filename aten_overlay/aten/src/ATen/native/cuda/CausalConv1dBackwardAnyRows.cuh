@@ -95,7 +95,7 @@ backward_any_rows(const __grid_constant__ BackwardParams<scalar_t> p, const __gr
     return;
   }
   int64_t b, d, chunk;
-  if (!chunks.find(b, d, chunk)) {
+  if (!chunks.find<int64_t>(blockIdx.x, b, d, chunk)) {
     return;
   }
   const int lane = threadIdx.x % kLanes;

@@ -96,7 +96,7 @@ __device__ void backward_border(
   constexpr int kVec = Row<scalar_t>::kVec;
   constexpr int kBehind = Window<scalar_t, W>::kBefore;
   constexpr int kOutputs = kVec + W - 1; // those that see the vector
-  constexpr unsigned kEvery = (1u << W) - 1;
+  constexpr auto kEvery = kEveryTap<W>;
   using vector_t = typename Row<scalar_t>::vector_t;
   const int lane = threadIdx.x % kLanes, time = static_cast<int>(p.time);
   const auto inside = [&](int q) { return t + q * kVec >= 0 && t + q * kVec < time; };
@@ -162,6 +162,12 @@ __device__ void backward_border(
   if (p.silu) {
     dz = Silu<scalar_t>::times_slopes(dz, z);
   }
+#pragma unroll
+  for (int j = 0; j < kOutputs; ++j) {
+    if (!(straight >> j & 1)) {
+      dz[j] = mask(j) >> (W - 1) & 1 ? dz[j] : acc_t(0);
+    }
+  }
   Values<acc_t, kVec> dx{};
   const auto add_output = [&](int j, unsigned mask) {
     const auto taps = taps_of(j, mask);
@@ -171,12 +177,6 @@ __device__ void backward_border(
     }
     sums[W] += dz[j];
   };
-#pragma unroll
-  for (int j = 0; j < kOutputs; ++j) {
-    if (!(straight >> j & 1)) {
-      dz[j] = mask(j) >> (W - 1) & 1 ? dz[j] : acc_t(0);
-    }
-  }
 #pragma unroll
   for (int j = 0; j < kVec; ++j) {
     if ((straight >> j & kEvery) == kEvery) {
@@ -250,7 +250,7 @@ __device__ void backward_borders(const BackwardParams<scalar_t>& p, const RowBor
 #pragma unroll 1
     for (auto vectors = __shfl_sync(kEveryLane, which, span); vectors != 0; vectors &= vectors - 1, ++turn) {
       const int t = (first + span) * kSpan + (__ffs(vectors) - 1) * kVec;
-      if (turn % (kThreads / kLanes) == warp && t < p.time) {
+      if (turn % kWarps == warp && t < p.time) {
         backward_border<W>(p, b, d, exists, t, weight, bias, sums);
       }
     }

@@ -8,11 +8,10 @@ namespace at::native {
 
 namespace {
 
-// Positions that are read and computed at once, and how many such batches are on their way; warps of a block, one
-// behind the other in time; blocks of a multiprocessor.
+// Positions that are read and computed at once, and how many such batches are on their way; blocks of a multiprocessor,
+// whose warps stand one behind the other in time.
 constexpr int kBatch = 4;
 constexpr int kBatches = 3;
-constexpr int kWarps = 4;
 constexpr int kColumnBlocks = 4;
 
 template <typename acc_t, int kSize, int W>
@@ -138,7 +137,6 @@ __device__ void take_run(
     Taps<at::opmath_type<scalar_t>, kSize, W + 1>& sums) {
   using acc_t = at::opmath_type<scalar_t>;
   using vector_t = Vector<scalar_t, kSize>;
-  constexpr unsigned kEveryTap = (1u << W) - 1;
   const bool packed = p.masks.data, segments = p.sequences.cu_seqlens.data, store = p.grad_input.data;
   const int stop = size + W - 1; // behind the outputs that see inputs of the run
   const int exist = min(p.time - begin, int64_t(stop + kBatch - 1)); // of those, and of the rest of a batch
@@ -147,7 +145,7 @@ __device__ void take_run(
   Column<scalar_t, kAligned> grad_in(p.grad_input, b, d, p.channels, begin);
   const auto before = x.at(1 - W);
 
-  __shared__ vector_t ring[kAligned ? kBatches : 1][kBatch][2][kWarps * kLanes];
+  __shared__ vector_t ring[kAligned ? kBatches : 1][kBatch][2][kThreads];
   const auto fetch = [&](int slot, int j) {
     load_async(&ring[slot][j][0][threadIdx.x], x.data);
     load_async(&ring[slot][j][1][threadIdx.x], grad_out.data);
@@ -205,7 +203,7 @@ __device__ void take_run(
     if (!packed || batches <= 0) {
       return batches;
     }
-    constexpr auto kEvery = (0x0101010101010101ull * kEveryTap) & ((1ull << (8 * (W - 1))) - 1);
+    constexpr auto kEvery = (0x0101010101010101ull * kEveryTap<W>) & ((1ull << (8 * (W - 1))) - 1);
     if ((masks & kEvery) != kEvery) {
       return 0;
     }
@@ -251,7 +249,7 @@ __device__ void take_run(
 #pragma unroll
       for (int j = 0; j < kBatch; ++j, ++i) {
         const bool exists = i < exist;
-        const unsigned mask = packed && exists ? next_masks >> 8 * j & 0xff : kEveryTap;
+        const unsigned mask = packed && exists ? next_masks >> 8 * j & 0xff : kEveryTap<W>;
         masks = masks << 8 | mask;
         push(taps, ring[kAligned ? slot : 0][j][0][threadIdx.x]);
         const auto seen = mask_taps(mask, taps);
@@ -281,7 +279,7 @@ __device__ void take_run(
         grad_vector = grad_out.load_next();
       }
     }
-    const unsigned mask = packed && exists ? next_masks & 0xff : kEveryTap;
+    const unsigned mask = packed && exists ? next_masks & 0xff : kEveryTap<W>;
     next_masks >>= 8;
     masks = masks << 8 | mask;
     if (segments && exists && begins_segment<W>(mask)) {
@@ -319,7 +317,6 @@ template <typename scalar_t, int W, bool kAligned>
 __device__ __noinline__ void take_states(const BackwardParams<scalar_t>& p, const Runs& runs, int64_t block) {
   using acc_t = at::opmath_type<scalar_t>;
   constexpr int kSize = kChannels<scalar_t>;
-  constexpr unsigned kEveryTap = (1u << W) - 1;
   wait_for_previous(); // which found the masks, if there are any
   if (p.sequences.cu_seqlens.data) {
     write_initial_state_grads(p, block);
@@ -344,7 +341,7 @@ __device__ __noinline__ void take_states(const BackwardParams<scalar_t>& p, cons
     if (j < p.time) {
       x_vector = x.load_next();
       grad_vector = grad_out.load_next();
-      mask = p.masks.data ? p.masks.load(b, j) : kEveryTap;
+      mask = p.masks.data ? p.masks.load(b, j) : kEveryTap<W>;
     }
     masks = masks << 8 | mask;
     push(taps, x_vector);
@@ -361,7 +358,7 @@ __device__ __noinline__ void take_states(const BackwardParams<scalar_t>& p, cons
 }
 
 template <typename scalar_t, int W, bool kAligned>
-__global__ void __launch_bounds__(kWarps* kLanes, kColumnBlocks)
+__global__ void __launch_bounds__(kThreads, kColumnBlocks)
 backward_columns(const __grid_constant__ BackwardParams<scalar_t> p, const __grid_constant__ Runs runs) {
   constexpr int kSize = kChannels<scalar_t>;
   // The blocks for initial states come behind the longest runs: behind all of them they would be waited for.

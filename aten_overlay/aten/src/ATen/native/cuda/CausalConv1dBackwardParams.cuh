@@ -105,7 +105,6 @@ __device__ __noinline__ void write_initial_state_grads(const BackwardParams<scal
 template <int W, typename scalar_t, typename acc_t, int kSize>
 __device__ void write_partials(
     const BackwardParams<scalar_t>& p, int64_t unit, int64_t d, const Values<Values<acc_t, kSize>, W + 1>& sums) {
-  constexpr int kWarps = kThreads / kLanes;
   __shared__ acc_t shared[kWarps - 1][W + 1][kSize][kLanes];
   const int lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
 #pragma unroll

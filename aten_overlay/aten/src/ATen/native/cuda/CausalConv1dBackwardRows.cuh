@@ -81,7 +81,7 @@ __device__ acc_t dz_behind(
   }
   const auto* x = p.input.row(b, d) + (t - (W - 1));
   auto dz = static_cast<acc_t>(load_element(p.grad_output.row(b, d) + t));
-  const unsigned mask = p.masks.data ? p.masks.load(b, t) : (1u << W) - 1;
+  const unsigned mask = p.masks.data ? p.masks.load(b, t) : kEveryTap<W>;
   Values<acc_t, W> taps;
 #pragma unroll
   for (int k = 0; k < W; ++k) {

@@ -120,7 +120,7 @@ forward_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid_con
     return;
   }
   int64_t b, d, chunk;
-  if (!chunks.find(b, d, chunk)) {
+  if (!chunks.find<int64_t>(blockIdx.x, b, d, chunk)) {
     return;
   }
   const int lane = threadIdx.x % kLanes;
@@ -204,7 +204,7 @@ forward_any_rows(const __grid_constant__ ForwardParams<scalar_t> p, const __grid
     return;
   }
   int64_t b, d, chunk;
-  if (!chunks.find(b, d, chunk)) {
+  if (!chunks.find<int64_t>(blockIdx.x, b, d, chunk)) {
     return;
   }
   const int lane = threadIdx.x % kLanes;
@@ -460,7 +460,7 @@ struct Forward {
     const bool apart = final_state.defined() && (masks.defined() || by_output() || p.time == 0);
     const auto blocks = p.blocks + (apart ? ceil_div(final_state.numel(), kThreads) : 0);
     if (blocks > 0) {
-      launch_kernel(kernel, blocks, kThreads, overlap && masks.defined() && masks.numel() > 0, p, extra...);
+      launch_kernel(kernel, blocks, kThreads, overlap && are_found(masks), p, extra...);
     }
   }
 

@@ -287,20 +287,6 @@ __device__ void see_states(const Params& p, int64_t b, int64_t d, int64_t t, Val
   }
 }
 
-// This thread's warp's chunk of a row, of the warps of a block, or false.
-template <typename T>
-__device__ bool find_chunk(
-    T block, int64_t warps, const Divisor& row_divisor, const Divisor& batch_divisor, T& b, T& d, T& chunk) {
-  const auto warp = block * (kThreads / kLanes) + threadIdx.x / kLanes;
-  if (warp >= static_cast<T>(warps)) {
-    return false;
-  }
-  T row;
-  row_divisor.divide(warp, row, chunk);
-  batch_divisor.divide(row, b, d);
-  return true;
-}
-
 // How warps divide the rows of a tensor: each takes a chunk of some spans of one row.
 struct RowChunks {
   int spans; // of a chunk
@@ -319,13 +305,17 @@ struct RowChunks {
         row_divisor(per_row, warps),
         batch_divisor(channels, batch * channels) {}
 
-  __device__ bool find(int64_t& b, int64_t& d, int64_t& chunk) const {
-    return find_chunk<int64_t>(blockIdx.x, warps, row_divisor, batch_divisor, b, d, chunk);
-  }
-
-  // The same of fewer than 2^31 warps, for blocks in another order.
-  __device__ bool find(unsigned block, unsigned& b, unsigned& d, unsigned& chunk) const {
-    return find_chunk(block, warps, row_divisor, batch_divisor, b, d, chunk);
+  // The chunk of this thread's warp of a block, or false. T: unsigned where there are fewer than 2^31 warps.
+  template <typename T>
+  __device__ bool find(T block, T& b, T& d, T& chunk) const {
+    const auto warp = block * kWarps + threadIdx.x / kLanes;
+    if (warp >= static_cast<T>(warps)) {
+      return false;
+    }
+    T row;
+    row_divisor.divide(warp, row, chunk);
+    batch_divisor.divide(row, b, d);
+    return true;
   }
 };
 

@@ -204,13 +204,16 @@ struct TapMasks {
   }
 };
 
-// The masks of positions of which all taps count.
+// The mask of a position of which all taps count, and those of several.
+template <int W>
+constexpr unsigned kEveryTap = (1u << W) - 1;
+
 template <int W, int kSize>
 __device__ Vector<uint8_t, kSize> every_mask() {
   Vector<uint8_t, kSize> masks;
 #pragma unroll
   for (int i = 0; i < masks.kWords; ++i) {
-    masks.words[i] = (kSize < 4 ? 1u : 0x01010101u) * ((1u << W) - 1);
+    masks.words[i] = (kSize < 4 ? 1u : 0x01010101u) * kEveryTap<W>;
   }
   return masks;
 }
@@ -326,6 +329,11 @@ inline Tensor tap_masks(const CausalConv1dArgs& args) {
     C10_CUDA_KERNEL_LAUNCH_CHECK();
   }
   return masks;
+}
+
+// Whether a kernel was launched that finds them: the next one may begin before it has ended.
+inline bool are_found(const Tensor& masks) {
+  return masks.defined() && masks.numel() > 0;
 }
 
 inline TapMasks view_masks(const CausalConv1dArgs& args, const Tensor& masks) {

@@ -29,6 +29,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kLanes = 32;
+constexpr int kWarps = kThreads / kLanes; // of a block
 constexpr unsigned kEveryLane = 0xffffffff;
 
 // An array that is passed and returned by value: of registers, wherever its indices are constants.
